@@ -1,0 +1,112 @@
+"""Which backend and which device a rank gets: NCCL on GPUs, gloo on the CPU, one rule for both.
+
+    asked            GPUs >= ranks      1 or more GPUs      no GPU
+    "auto"           nccl, a GPU each   gloo on the CPU     gloo on the CPU
+    "gloo"           gloo on the CPU    gloo on the CPU     gloo on the CPU
+    "nccl"           nccl, a GPU each   error               error
+    "nccl-shared"    nccl, 2 ranks on a GPU (slow: for correctness only)    error
+
+`choose` decides, in the parent; `join` acts, on a rank. The same `join` serves a notebook's ranks and torchrun's.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+NAMES = ("auto", "gloo", "nccl", "nccl-shared")
+RANKS_PER_SHARED_GPU = 2
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `choose` decided: the backend's name, how many ranks share a GPU (0: none has one), and why, in a line."""
+
+    name: str  # "gloo" or "nccl"
+    ranks_per_gpu: int  # 0 on the CPU
+    why: str
+
+
+def choose(backend: str, nproc: int, gpus: int | None = None) -> Choice:
+    """The backend for `nproc` ranks on this machine. `gpus`: how many GPUs there are (None: ask torch).
+
+    Raises ValueError for an unknown name, RuntimeError for more ranks than the GPUs can carry.
+    """
+    if backend not in NAMES:
+        raise ValueError(f"backend={backend!r} is not one of {', '.join(map(repr, NAMES))}")
+    if gpus is None:
+        gpus = torch.cuda.device_count() if dist.is_nccl_available() else 0
+    if backend == "nccl" and gpus < nproc:
+        raise RuntimeError(
+            f'backend="nccl" needs one GPU per rank: {nproc} ranks, but this machine has {_count(gpus)}. '
+            f'Use backend="auto"' + (f" or nproc={gpus}." if gpus else ", which runs gloo on the CPU.")
+        )
+    if backend == "nccl-shared" and gpus * RANKS_PER_SHARED_GPU < nproc:
+        raise RuntimeError(
+            f'backend="nccl-shared" puts at most {RANKS_PER_SHARED_GPU} ranks on a GPU: {nproc} ranks, '
+            f"but this machine has {_count(gpus)}. "
+            + (f"Use nproc={gpus * RANKS_PER_SHARED_GPU} or fewer." if gpus else 'Use backend="gloo".')
+        )
+    if backend == "nccl-shared":
+        return Choice("nccl", RANKS_PER_SHARED_GPU, f"{nproc} ranks: nccl, 2 to a GPU (slow, for correctness only)")
+    if backend == "nccl" or (backend == "auto" and gpus >= nproc):
+        return Choice("nccl", 1, f"{nproc} ranks: nccl, one GPU each")
+    why = "" if backend == "gloo" else f" ({_count(gpus)} for {nproc} ranks)" if gpus else " (no GPU here)"
+    return Choice("gloo", 0, f"{nproc} ranks: gloo, on the CPU{why}")
+
+
+def _count(gpus):
+    return "no GPU" if gpus == 0 else "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def join(choice: Choice | None = None, store: dist.Store | None = None, timeout: float = 600.0) -> None:
+    """On a rank: take this rank's device and join the default process group.
+
+    RANK, WORLD_SIZE and LOCAL_RANK come from the environment, as torchrun sets them. Under torchrun call
+    `join()` bare: it picks NCCL when the node has a GPU for each of its ranks, else gloo, and meets at MASTER_ADDR.
+    New tensors then lie on `device()` by default, so that the same cell runs on a CPU and on a GPU.
+    timeout: seconds after which a collective that nobody answers fails.
+    """
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if choice is None:
+        choice = choose("auto", int(os.environ["LOCAL_WORLD_SIZE"]))
+    if choice.ranks_per_gpu:
+        torch.cuda.set_device(local_rank // choice.ranks_per_gpu)
+        torch.set_default_device(device())
+    if choice.ranks_per_gpu > 1:
+        os.environ.update(_shared_gpu_settings(rank))
+    kwargs = {} if store is None else {"store": store, "rank": rank, "world_size": world_size}
+    dist.init_process_group(choice.name, timeout=timedelta(seconds=timeout), **kwargs)
+
+
+def device() -> torch.device:
+    """This rank's device: its GPU under NCCL, else the CPU."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def loopback() -> str:
+    """The name of the interface that never leaves this machine (gloo asks for it by name)."""
+    return "lo0" if sys.platform == "darwin" else "lo"
+
+
+def _shared_gpu_settings(rank):
+    """NCCL refuses two ranks on one GPU of one host; a host name for each makes them two hosts that talk over sockets."""
+    return {
+        "NCCL_HOSTID": f"rank{rank}",
+        "NCCL_NET": "Socket",
+        "NCCL_NET_PLUGIN": "none",
+        "NCCL_SOCKET_IFNAME": "=lo",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_MNNVL_ENABLE": "0",
+        "NCCL_RAS_ENABLE": "0",
+        "NCCL_MAX_CTAS": "2",
+    }

@@ -1,0 +1,148 @@
+"""One error for whatever went wrong on the ranks: which rank, which line, which values, and what to do."""
+
+import json
+import os
+import signal
+
+from lib.ledger.book import EXITED, RAISED, RETURNED
+from lib.ledger.match import audit, ranks_text
+from lib.ledger.source import place
+from lib.ledger.verdict import find_cycle, find_waits, verdict
+
+
+class RankError(RuntimeError):
+    """A run on ranks failed. The message is the verdict; `kind` says which sort, `ledger` holds the ranks' books.
+
+    kind: "raised", "exited", "died", "mismatch", "deadlock", "no progress" or "timeout".
+    """
+
+    def __init__(self, message: str, kind: str, ledger=None, waits=None):
+        super().__init__(message)
+        self.kind, self.ledger = kind, ledger
+        self.waits = waits or {}  # rank -> the ranks it waits for, when it hangs
+
+    def _render_traceback_(self):  # in a notebook: the verdict alone, without the frames of lib
+        return [f"RankError: {self}"]
+
+
+def from_failure(failure, folder: str) -> RankError:
+    """The error for a Failure that the watch returned; the ranks have been ended, their reports lie in `folder`."""
+    mismatch = next((f for f in audit(failure.ledger, ended=False) if f.certain), None)
+    waits = {rank: list(wait.awaited) for rank, wait in find_waits(failure.ledger, failure.heads).items()}
+    if failure.kind == "failed":
+        kind, message = _failed(failure, folder, mismatch)
+    else:
+        kind, message = failure.kind, _hang(failure, mismatch)
+    return RankError(message, kind, failure.ledger, waits)
+
+
+def from_findings(findings, ledger) -> RankError:
+    """All ranks returned, but their books disagree: the results are wrong, and torch said nothing."""
+    text = "\n".join(_indent(f.text) for f in findings[:3])
+    more = f"\n  ... and {len(findings) - 3} more" if len(findings) > 3 else ""
+    return RankError(
+        f"every rank returned, but their calls do not match, so the results cannot be trusted\n{text}{more}",
+        "mismatch", ledger,
+    )  # fmt: skip
+
+
+def _failed(failure, folder, mismatch):
+    if failure.gone and mismatch:
+        names = [_how_it_died(failure.exit_codes.get(rank)) for rank in failure.gone]
+        return "mismatch", (
+            f"the ranks' calls do not match, and {ranks_text(failure.gone)} {' and '.join(dict.fromkeys(names))}\n"
+            + _indent(mismatch.text)
+        )
+    if failure.gone:
+        lines = [f"rank {rank} {_how_it_died(failure.exit_codes.get(rank))}" for rank in failure.gone]
+        for rank in failure.gone:
+            last = next((e for e in reversed(failure.ledger.of(rank)) if e.op != "mark"), None)
+            if last:
+                where = place(last.file, last.line, last.function)
+                lines.append(f"  the last op of rank {rank}: {last.op} #{last.nth}, {where}")
+            else:
+                lines.append(f"  rank {rank} had not communicated yet")
+        others = [r for r, head in enumerate(failure.heads) if head.state == RAISED]
+        if others:
+            lines.append(f"  {ranks_text(others)} then lost the connection to it")
+        return "died", "\n".join(lines)
+    reports = {
+        rank: _load(f"{folder}/error{rank}") for rank, head in enumerate(failure.heads) if head.state in (RAISED, EXITED)
+    }
+    first = min(reports, key=lambda rank: failure.heads[rank].left)
+    report = reports[first]
+    alike = [rank for rank, r in reports.items() if (r["type"], r["text"]) == (report["type"], report["text"])]
+    who = f"all {len(failure.heads)} ranks" if len(alike) == len(failure.heads) > 1 else ranks_text(alike)
+    if failure.heads[first].state == EXITED:
+        lines = [f"{who} called {report['text']} and left the others alone; return from the function instead"]
+    else:
+        lines = [f"{who} raised {report['type']}: {report['text']}"]
+    lines += _where(report)
+    others = [rank for rank in reports if rank not in alike]
+    for rank in others[:3]:
+        lines.append(f"{ranks_text([rank])} raised {reports[rank]['type']}: {reports[rank]['text']}")
+        lines += _where(reports[rank])
+    if mismatch:
+        lines.append(_indent(mismatch.text))
+    return "exited" if failure.heads[first].state == EXITED else "raised", "\n".join(lines)
+
+
+def _where(report):
+    """The user's lines from the outside in, and the values on the last."""
+    lib = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    lines = []
+    for file, line, function in report["frames"]:
+        if "python3" not in file and not file.startswith("<frozen"):
+            inside = "lib, " if file.startswith(lib) else ""
+            lines.append(f"  {inside}{place(file, line, function)}")
+    if len(lines) > 6:
+        lines = [*lines[:3], f"  ... {len(lines) - 6} more calls ...", *lines[-3:]]
+    if report["values"]:
+        lines.append("  where " + ", ".join(f"{name} = {value}" for name, value in report["values"].items()))
+    return lines
+
+
+def _hang(failure, mismatch):
+    waits = find_waits(failure.ledger, failure.heads)
+    after = f"{failure.seconds:.1f} s"
+    left = [rank for rank, head in enumerate(failure.heads) if head.state == RETURNED]
+    awaited = sorted({peer for wait in waits.values() for peer in wait.awaited} & set(left))
+    if mismatch:
+        why = "the ranks' calls do not match, and they wait for ever"
+    elif find_cycle(waits):
+        why = "each waits for the next"
+    elif awaited:
+        why = f"{ranks_text(awaited)} returned while others still wait for {'it' if len(awaited) == 1 else 'them'}"
+    elif failure.kind == "timeout" and not waits:
+        why = "no rank waits for another: the function itself does not end"
+    elif failure.kind == "timeout":
+        why = "not every rank finished"
+    else:
+        why = "the ranks wait, and none can go on"
+    heads = {
+        "deadlock": f"deadlock after {after}: {why}",
+        "no progress": f"no progress for 2 s, stopped after {after}: {why}",
+        "timeout": f"timeout after {after}: {why}. Slow, not stuck? Give launch.run a larger timeout=",
+    }
+    return heads[failure.kind] + "\n" + "\n".join(
+        f"  {line}" for line in verdict(failure.ledger, failure.heads, failure.busy)
+    )  # fmt: skip
+
+
+def _how_it_died(code):
+    if code is None:
+        return "ended before its function returned"
+    if code < 0:
+        name = signal.Signals(-code).name
+        more = {"SIGABRT": ": a C++ library gave up", "SIGKILL": " (out of memory, or killed by hand)"}.get(name, "")
+        return f"was ended by {name}{more}"
+    return f"left with exit code {code} before its function returned"
+
+
+def _load(path):
+    with open(path) as file:
+        return json.load(file)
+
+
+def _indent(text):
+    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,0 +1,98 @@
+"""What the ranks print: read from their files as they write, shown as `[rank 2] ...`, capped.
+
+In the first second nothing is shown, so that a short run prints all of rank 0, then all of rank 1, ..., the same every
+time; a longer run streams from then on, in rank order within each look.
+"""
+
+import glob
+import os
+import sys
+import time
+
+LIMIT = 20_000  # characters a rank may show
+HOLD = 1.0  # seconds
+
+
+class Output:
+    """Collects the output of all ranks; `show` tells whether it is also printed."""
+
+    def __init__(self, folder: str, nproc: int, show: bool):
+        self.folder, self.nproc, self.show = folder, nproc, show
+        self.began = time.monotonic()
+        self.streams: dict[tuple[int, str], _Stream] = {}
+        self.lines: list[tuple[int, str]] = []  # (rank, line) of stdout
+
+    def pump(self, final: bool = False) -> None:
+        """Show what is new. final: also what is not ended by a newline."""
+        hold = not final and time.monotonic() - self.began < HOLD
+        for which in ("stdout", "stderr"):
+            for rank in range(self.nproc):
+                stream = self._stream(rank, which)
+                if stream is None or (hold and not stream.overfull()):
+                    continue
+                for line in stream.take(final):
+                    if which == "stdout":
+                        self.lines.append((rank, line))
+                    if self.show:
+                        print(f"[rank {rank}] {line}", file=sys.stdout if which == "stdout" else sys.stderr)
+        if self.show:
+            sys.stdout.flush()
+
+    def _stream(self, rank, which):
+        key = (rank, which)
+        if key not in self.streams:
+            found = glob.glob(f"{self.folder}/log/*/attempt_0/{rank}/{which}.log")
+            if not found:
+                return None
+            self.streams[key] = _Stream(found[0])
+        return self.streams[key]
+
+
+class _Stream:
+    """One file that a rank writes and we read."""
+
+    def __init__(self, path):
+        self.path, self.at, self.shown, self.pending, self.capped = path, 0, 0, b"", False
+
+    def overfull(self):
+        return os.path.getsize(self.path) > 4 * LIMIT
+
+    def take(self, final):
+        size = os.path.getsize(self.path)
+        if self.capped:
+            self._drop()
+        elif size > self.at:
+            with open(self.path, "rb") as file:
+                file.seek(self.at)
+                data = file.read(2 * LIMIT)
+            self.at += len(data)
+            self.pending += data
+        *lines, rest = self.pending.split(b"\n")
+        self.pending = rest
+        if final and rest:
+            lines, self.pending = [*lines, rest], b""
+        for line in lines:
+            text = line.decode(errors="replace").rstrip("\r")
+            if self.shown + len(text) > LIMIT:
+                yield from self._cap(text)
+                return
+            self.shown += len(text) + 1
+            yield text
+        if len(self.pending) > LIMIT:  # a flood without a newline
+            yield from self._cap(self.pending.decode(errors="replace"))
+        elif size > self.at:
+            yield from self.take(final)
+
+    def _cap(self, text):
+        if self.capped:
+            return
+        room = LIMIT - self.shown
+        self.capped, self.pending = True, b""
+        if room > 0:
+            yield text[:room]
+        yield f"... (output capped: a rank may show {LIMIT:,} characters per launch. Print less, or return the data.)"
+        self._drop()
+
+    def _drop(self):
+        """Give the disk space back: the rank's next write leaves a hole where the old text was."""
+        os.truncate(self.path, 0)

@@ -1,0 +1,1 @@
+def as_script(*a): raise NotImplementedError

@@ -1,0 +1,154 @@
+"""The parent's watch over running ranks: finished, failed, deadlocked, or out of time.
+
+    a rank raised, called exit, or its process is gone     -> failed, at once
+    books unchanged for 0.1 s, and a deadlock is proved    -> deadlock
+    books unchanged, every rank below 3 % CPU, and inside  -> no progress, after 2 s: blocked below Python, as in
+      torch or a lib collective, for 2 s                      DDP's reducer, where the books alone prove nothing
+    the time is over                                       -> timeout, with the line each rank is at
+
+A slow but correct program is never blamed: a rank that computes, sleeps or reads is in none of these.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from lib.ledger import source
+from lib.ledger.book import EXITED, RAISED, RETURNED, RUNNING, Head
+from lib.ledger.read import Books, Ledger
+from lib.ledger.verdict import find_waits, is_deadlock
+
+STABLE = 0.1  # seconds without a change in any book before it is judged
+STALL = 2.0  # seconds without processor time, for ranks blocked below Python
+GRACE = 0.05  # seconds between the first failure and the look at all the others
+TORCH = os.path.dirname(torch.__file__)
+LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+now = time.monotonic
+
+
+@dataclass
+class Failure:
+    """How a run went wrong, as it was at that moment. kind: "failed", "deadlock", "no progress" or "timeout"."""
+
+    kind: str
+    seconds: float
+    heads: list[Head]
+    ledger: Ledger
+    gone: list[int]  # ranks whose process had ended before its function returned
+    busy: dict[int, str]  # rank -> the user's line that it is at
+    exit_codes: dict[int, int | None] = field(default_factory=dict)
+
+
+def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure | None:
+    """Wait for the agent, showing output. Returns what went wrong, the ranks still alive; None if all returned."""
+    began = changed = now()
+    last, judged, processor = None, False, _Processor()
+    while agent.thread.is_alive():
+        agent.thread.join(0.01)
+        output.pump()
+        heads = books.heads()
+        if _failed(agent, heads):
+            time.sleep(GRACE)
+            heads = books.heads()
+            gone = [r for r, head in enumerate(heads) if head.state < RETURNED and not agent.alive(r)]
+            return Failure("failed", now() - began, heads, books.read(), gone, {})
+        signature = tuple((head.state, head.touches) for head in heads)
+        if signature != last:
+            last, changed, judged = signature, now(), False
+            processor.reset()
+        kind = None
+        if ledger and not judged and now() - changed > STABLE:
+            judged = True
+            kind = "deadlock" if is_deadlock(books.read(), heads) else None
+        elif ledger and judged and processor.idle(heads, STALL):
+            waiting = find_waits(books.read(), heads)
+            running = [r for r, head in enumerate(heads) if head.state == RUNNING]
+            stacks = _stacks(agent, books, running)
+            blocked = all(_is_blocked(stacks.get(r, [])) or r in waiting and waiting[r].for_certain for r in running)
+            kind = "no progress" if waiting and blocked else None
+            processor.reset()
+        if kind is None and now() - began > timeout:
+            kind = "timeout"
+        if kind:
+            stacks = _stacks(agent, books, [r for r, head in enumerate(heads) if head.state == RUNNING])
+            busy = {rank: line for rank, frames in stacks.items() if (line := _user_line(frames))}
+            return Failure(kind, now() - began, books.heads(), books.read(), [], busy)
+    return None
+
+
+def _failed(agent, heads):
+    for rank, head in enumerate(heads):
+        if head.state in (RAISED, EXITED) or (head.state < RETURNED and not agent.alive(rank)):
+            return True
+    return False
+
+
+class _Processor:
+    """Has any rank used the processor lately? Linux only; elsewhere the answer is always yes."""
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.since, self.used, self.looked = now(), None, 0.0
+
+    def idle(self, heads, seconds):
+        """True once every running rank has stayed below 3 % of a core for `seconds` (gloo's own thread wakes at 1 %)."""
+        if now() - self.looked < 0.1 or not os.path.isdir("/proc/self"):
+            return False
+        self.looked = now()
+        used = {head.rank: _cpu_seconds(head.pid) for head in heads if head.state == RUNNING}
+        span = now() - self.since
+        if self.used is None or used.keys() != self.used.keys():
+            self.since, self.used = now(), used
+        elif any(used[r] - self.used[r] > 0.03 + 0.03 * span for r in used):
+            self.since, self.used = now(), used
+        return bool(used) and now() - self.since > seconds
+
+
+def _cpu_seconds(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            user, system = file.read().rsplit(")", 1)[1].split()[11:13]
+    except OSError:
+        return 0.0
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
+
+
+def _stacks(agent, books, ranks):
+    """rank -> [(file, line, function), ...] of its main thread, innermost first. faulthandler writes it on SIGUSR1."""
+    paths = {rank: f"{agent.folder}/stack{rank}" for rank in ranks}
+    before = {rank: os.path.getsize(path) for rank, path in paths.items() if os.path.exists(path)}
+    for rank in before:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(books.readers[rank].head().pid, signal.SIGUSR1)
+    time.sleep(0.05)
+    stacks = {}
+    for rank, start in before.items():
+        with open(paths[rank], errors="replace") as file:
+            file.seek(start)
+            text = file.read()
+        main = text.split("Current thread")[-1]
+        stacks[rank] = [(f, int(line), function) for f, line, function in FRAME.findall(main)]
+    return stacks
+
+
+def _is_blocked(frames):
+    """Is the rank inside a torch call, or inside a wait of one of lib's collectives?"""
+    inner = next((f for f in frames if not f[0].endswith("threading.py")), None)
+    return inner is not None and inner[0].startswith((TORCH, LIB + "collectives"))
+
+
+def _user_line(frames):
+    for file, line, function in frames:
+        if not file.startswith((TORCH, LIB + "launch", LIB + "ledger", "<frozen")) and "python3" not in file:
+            return source.place(file, line, function)
+    return None

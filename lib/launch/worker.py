@@ -1,0 +1,158 @@
+"""What runs on a rank: join the group, run the student's function, say in the book how it ended, leave together.
+
+The forkserver that starts ranks has imported torch and nothing of lib, so this file, and all of lib, is read anew by
+every launch: an edit is seen at once.
+"""
+
+import ctypes
+import faulthandler
+import io
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from lib import backend, ledger
+from lib.ledger.book import EXITED, RAISED, RETURNED, BookReader, BookWriter
+
+rank_of_this_process: int | None = None
+LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def main(folder: str, choice: backend.Choice, keep_ledger: bool, timeout: float) -> None:
+    """The entry point that the agent calls on every rank. Results and errors go into `folder`."""
+    global rank_of_this_process
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank_of_this_process = rank
+    _die_with_the_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's stop reaches all processes; the parent ends the ranks
+    faulthandler.register(signal.SIGUSR1, file=open(f"{folder}/stack{rank}", "w"), all_threads=True)  # noqa: SIM115
+    sys.stdout.reconfigure(line_buffering=True)
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", backend.loopback())
+    book = BookWriter(folder, rank, world_size)
+    store = dist.FileStore(f"{folder}/store", world_size)
+    backend.join(choice, store, timeout + 30)  # the parent's watch speaks first
+    try:
+        with open(f"{folder}/payload", "rb") as file:
+            fn, args = cloudpickle.load(file)
+        if keep_ledger:
+            ledger.install(book)
+        result = fn(*args)
+        ledger.uninstall()
+        _save(result, f"{folder}/result{rank}")
+    except BaseException as error:
+        _report(error, f"{folder}/error{rank}")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        book.leave(EXITED if isinstance(error, SystemExit) else RAISED)
+        # Keep the connections open: peers stay in their wait, and do not fail in turn. The parent ends us all.
+        time.sleep(30)
+        os._exit(1)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    book.leave(RETURNED)
+    _wait_for_all(folder, world_size)  # to leave early would look like a crash to the others
+    dist.destroy_process_group()
+
+
+def _die_with_the_parent():
+    """No rank outlives the kernel that launched it, even if that is killed."""
+    from multiprocessing import forkserver
+
+    alive = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
+    if alive is not None:  # while a rank holds this pipe, the forkserver does not notice that the kernel is gone
+        os.close(alive)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: with the forkserver we die
+        return
+    parent = os.getppid()
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="lib.launch.parent").start()
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Tensors on a GPU travel as CPU tensors: the notebook must not open a context on every GPU to read a loss."""
+
+    def reducer_override(self, obj):
+        if isinstance(obj, torch.Tensor) and obj.is_cuda:
+            return obj.detach().cpu().__reduce_ex__(self.proto)
+        return super().reducer_override(obj)
+
+
+def _save(result, path):
+    buffer = io.BytesIO()
+    try:
+        pickler = _Pickler(buffer)
+        pickler.proto = 5
+        pickler.dump(result)
+    except Exception as error:
+        raise TypeError(
+            f"the function returned a {type(result).__name__}, which cannot be sent back to the notebook "
+            f"({type(error).__name__}: {error}). Return tensors, numbers, strings, lists or dicts of them."
+        ) from None
+    with open(path, "wb") as file:
+        file.write(buffer.getbuffer())
+
+
+def _report(error, path):
+    """Write down what was raised and where: the user's frames only, and the values in the last of them."""
+    frames = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if not file.startswith((LIB + "launch", LIB + "ledger")) and "site-packages" not in file:
+            frames.append((file, line, frame.f_code.co_name, frame))
+    user = next((f for f in reversed(frames) if not f[0].startswith((LIB, "<frozen"))), frames[-1] if frames else None)
+    text = str(error) if str(error) else type(error).__name__
+    if isinstance(error, SystemExit):
+        text = f"sys.exit({error.code!r})"
+    facts = {
+        "type": type(error).__name__,
+        "text": text,
+        "frames": [f[:3] for f in frames],
+        "site": user[:3] if user else None,
+        "values": _values(user[3], user[1]) if user else {},
+    }
+    with open(path, "w") as file:
+        json.dump(facts, file)
+
+
+def _values(frame, line):
+    """The names that the failing line reads, with their values in a few characters."""
+    import dis
+
+    names = [
+        ins.argval for ins in dis.get_instructions(frame.f_code)
+        if ins.positions and ins.positions.lineno == line and isinstance(ins.argval, str)
+        and ins.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE"))
+    ]  # fmt: skip
+    return {name: _short(frame.f_locals[name]) for name in dict.fromkeys(names) if name in frame.f_locals}
+
+
+def _short(value):
+    if isinstance(value, torch.Tensor):
+        kind = f"{str(value.dtype)[6:]} {tuple(value.shape)}"
+        return f"{kind} {value.tolist()}"[:80] if value.numel() <= 6 and not value.is_cuda else kind
+    try:
+        return " ".join(repr(value).split())[:80]
+    except Exception as error:
+        return f"<repr failed: {type(error).__name__}>"
+
+
+def _wait_for_all(folder, world_size):
+    for rank in range(world_size):
+        book = BookReader(folder, rank)
+        while book.head().state < RETURNED:
+            time.sleep(0.002)

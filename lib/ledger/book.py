@@ -1,0 +1,253 @@
+"""One rank's book: a memory-mapped file that outlives the rank.
+
+    header | totals, one line per peer | entry | entry | ... | entry     a ring: the newest overwrite the oldest
+
+The rank writes an entry *before* the call it describes, and the times as they happen. The kernel keeps the pages
+when the process dies, so the parent can read the book while the rank is stuck, and after SIGKILL or a crash.
+Entries have a fixed size. What is text (a source line, a group's members) is written once to a second file, a line
+each, and the entry holds the line's number.
+
+A book is bounded: the ring keeps the last `capacity` entries. Two things never wrap: the totals per peer, and in
+each entry `nth` and `chain`, the count and the rolling hash of all entries of its channel so far. Ranks whose
+chains agree at the same `nth` agreed on everything before it, whatever has been overwritten since.
+
+Channel: a group, for its collectives; (group, source, destination, tag), for messages.
+"""
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+import threading
+import time
+from dataclasses import dataclass, field
+
+RUNNING, RETURNED, RAISED, EXITED = 1, 2, 3, 4  # 0: the rank has not begun
+HEADER = struct.Struct("<8sqqqqqqqddd")  # magic pid rank world_size capacity state count touches began wall left
+COUNT_AT, TOUCHES_AT, STATE_AT, LEFT_AT = 48, 56, 40, 80
+TOTALS = struct.Struct("<qqq")  # to one peer: messages, elements, bytes
+ENTRY = struct.Struct("<q6HiiHH5qqqqQdddd")
+TIMES = {"posted": ENTRY.size - 32, "wait_from": ENTRY.size - 24, "wait_to": ENTRY.size - 16, "done": ENTRY.size - 8}
+THREADS_AT, PEER_AT, NTH_AT = 28, 20, 88
+MAGIC = b"ledger01"
+DEFAULT_CAPACITY = 1 << 16
+now = time.monotonic
+
+
+@dataclass(slots=True)
+class Entry:
+    """One communication op, as its rank posted it. Times in seconds since the first rank began; None: not yet."""
+
+    rank: int
+    seq: int  # n-th entry of this rank's book
+    op: str  # "send", "recv", "all_reduce", ..., or "mark"
+    reduce_op: str  # "sum", "max", ..., or ""
+    dtype: str  # "float32"
+    group: str  # the group's name in torch
+    members: tuple[int, ...]  # its global ranks
+    peer: int | None  # the other global rank of a message; the root of a rooted collective
+    tag: int
+    shape: tuple[int, ...]
+    numel: int
+    nbytes: int  # a message: its size. A collective: the payload this rank gave
+    nth: int  # n-th op of its channel, from 0
+    chain: int  # rolling hash of the channel up to this op
+    posted: float
+    wait_from: float | None
+    wait_to: float | None
+    done: float | None
+    threads: int  # Python threads alive when the wait began
+    file: str
+    line: int
+    function: str
+    via: str = field(default="")  # the lib function that the line called, e.g. "ring.ring_all_reduce"
+
+    @property
+    def is_message(self) -> bool:
+        return self.op in ("send", "recv", "recv_any")
+
+    @property
+    def open(self) -> bool:
+        """Posted and, as far as the book knows, not finished."""
+        return self.done is None and self.wait_to is None
+
+    @property
+    def channel(self) -> tuple:
+        if not self.is_message:
+            return (self.group,)
+        src, dst = (self.rank, self.peer) if self.op == "send" else (self.peer, self.rank)
+        return (self.group, src, dst, self.tag)
+
+
+def lay_out(folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY) -> None:
+    """Make the empty book of a rank that has not begun, so that it can be read from the start. A sparse file."""
+    path = f"{folder}/book{rank}"
+    if not os.path.exists(path):
+        with open(path, "wb") as file:
+            file.truncate(HEADER.size + TOTALS.size * world_size + ENTRY.size * capacity)
+            file.write(HEADER.pack(MAGIC, 0, rank, world_size, capacity, 0, 0, 0, 0.0, 0.0, 0.0))
+
+
+class BookWriter:
+    """The rank's side. `post` returns the entry's place, (offset, seq); `stamp` writes one of its times there."""
+
+    def __init__(self, folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY):
+        """Open the book that `lay_out` made in `folder`, or make it; this rank is RUNNING from now on."""
+        lay_out(folder, rank, world_size, capacity)
+        with open(f"{folder}/book{rank}", "r+b") as file:
+            self.map = mmap.mmap(file.fileno(), 0)
+        self.first = HEADER.size + TOTALS.size * world_size
+        self.names_fd = os.open(f"{folder}/names{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self.names: dict[object, int] = {}
+        self.rank, self.capacity, self.count, self.touches = rank, capacity, 0, 0
+        self.channels: dict[tuple, list[int]] = {}  # channel -> [count, chain]
+        self.lock = threading.RLock()
+        HEADER.pack_into(
+            self.map, 0, MAGIC, os.getpid(), rank, world_size, capacity, RUNNING, 0, 0, now(), time.time(), 0.0
+        )
+
+    def name(self, text: object) -> int:
+        """The number under which `text` (anything JSON can hold) stands in the names file."""
+        number = self.names.get(text)
+        if number is None:
+            with self.lock:
+                number = len(self.names)
+                if number > 0xFFFF:  # more distinct source lines than a program has: keep counting, lose the text
+                    return 0xFFFF
+                os.write(self.names_fd, (json.dumps(text) + "\n").encode())
+                self.names[text] = number
+        return number
+
+    def post(self, op, reduce_op, dtype, group, site, via, peer, tag, shape, numel, nbytes, channel, signature):
+        """Write an entry before its op begins. Strings come as numbers from `name`; `channel` None: resolve later."""
+        with self.lock:
+            seq, nth, chain = self.count, -1, 0
+            at = self.first + (seq % self.capacity) * ENTRY.size
+            if channel is not None:
+                nth, chain = self._advance(channel, signature)
+            dims = (*shape[:5], 0, 0, 0, 0, 0)[:5]
+            ENTRY.pack_into(
+                self.map, at, seq, op, reduce_op, dtype, group, site, via, peer, tag, 0, len(shape),
+                *dims, numel, nbytes, nth, chain, now(), 0.0, 0.0, 0.0,
+            )  # fmt: skip
+            self.count = seq + 1
+            struct.pack_into("<q", self.map, COUNT_AT, self.count)
+            self._touch()
+        return at, seq
+
+    def _advance(self, channel, signature):
+        state = self.channels.setdefault(channel, [0, 0])
+        nth, state[0] = state[0], state[0] + 1
+        state[1] = ((state[1] * 0x100000001B3) ^ signature) & 0xFFFFFFFFFFFFFFFF  # FNV-1a's multiplier
+        return nth, state[1]
+
+    def resolve(self, place: tuple[int, int], peer: int, channel: tuple, signature: int) -> None:
+        """Name the source of a receive from any source, once it is known."""
+        at, seq = place
+        with self.lock:
+            nth, chain = self._advance(channel, signature)
+            if self._still(at, seq):
+                struct.pack_into("<i", self.map, at + PEER_AT, peer)
+                struct.pack_into("<qQ", self.map, at + NTH_AT, nth, chain)
+
+    def count_sent(self, peer: int, elements: int, nbytes: int) -> None:
+        with self.lock:
+            at = HEADER.size + TOTALS.size * peer
+            messages, total, size = TOTALS.unpack_from(self.map, at)
+            TOTALS.pack_into(self.map, at, messages + 1, total + elements, size + nbytes)
+
+    def stamp(self, place: tuple[int, int], which: str, threads: int | None = None) -> None:
+        at, seq = place
+        with self.lock:
+            if self._still(at, seq):
+                if threads is not None:
+                    struct.pack_into("<H", self.map, at + THREADS_AT, min(threads, 0xFFFF))
+                struct.pack_into("<d", self.map, at + TIMES[which], now())
+                self._touch()
+
+    def _still(self, at, seq):  # has the ring come round and given this place to a newer entry?
+        return struct.unpack_from("<q", self.map, at)[0] == seq
+
+    def _touch(self):
+        self.touches += 1
+        struct.pack_into("<q", self.map, TOUCHES_AT, self.touches)
+
+    def leave(self, state: int) -> None:
+        """This rank has left the function: RETURNED, RAISED or EXITED."""
+        with self.lock:
+            struct.pack_into("<d", self.map, LEFT_AT, now())
+            struct.pack_into("<q", self.map, STATE_AT, state)
+            self._touch()
+
+
+def signature_of(*facts: object) -> int:
+    """A 64-bit number that is the same on every rank for the same facts."""
+    return int.from_bytes(hashlib.blake2b(repr(facts).encode(), digest_size=8).digest(), "little")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A book's first page, as it was when read."""
+
+    pid: int
+    rank: int
+    world_size: int
+    capacity: int
+    state: int
+    count: int
+    touches: int
+    began: float
+    wall: float
+    left: float
+
+
+class BookReader:
+    """The parent's side: reads a book that may be written at this moment, or whose rank is dead."""
+
+    def __init__(self, folder: str, rank: int):
+        self.path, self.rank = f"{folder}/book{rank}", rank
+        with open(self.path, "rb") as file:
+            self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.names_path = f"{folder}/names{rank}"
+        self.names: list = []
+
+    def head(self) -> Head:
+        magic, *rest = HEADER.unpack_from(self.map, 0)
+        if magic != MAGIC:
+            raise ValueError(f"{self.path} is not a ledger book of this version (it begins with {magic!r})")
+        return Head(*rest)
+
+    def totals(self) -> list[tuple[int, int, int]]:
+        """For each peer: messages, elements, bytes sent to it since the rank began."""
+        world_size = self.head().world_size
+        return [TOTALS.unpack_from(self.map, HEADER.size + TOTALS.size * peer) for peer in range(world_size)]
+
+    def _name(self, number):
+        if number >= len(self.names):
+            with open(self.names_path) as file:
+                self.names = [json.loads(line) for line in file if line.endswith("\n")]
+        return self.names[number] if number < len(self.names) else None
+
+    def entries(self, zero: float = 0.0) -> list[Entry]:
+        """The entries the ring still holds, oldest first, times relative to `zero` (monotonic seconds)."""
+        head, out = self.head(), []
+        first = HEADER.size + TOTALS.size * head.world_size
+        for seq in range(max(0, head.count - head.capacity), head.count):
+            raw = ENTRY.unpack_from(self.map, first + (seq % head.capacity) * ENTRY.size)
+            if raw[0] != seq:  # overwritten while we read
+                continue
+            out.append(self._entry(raw, zero))
+        return out
+
+    def _entry(self, raw, zero):
+        seq, op, reduce_op, dtype, group, site, via, peer, tag, threads, ndim, *rest = raw
+        dims, (numel, nbytes, nth, chain), times = rest[:5], rest[5:9], rest[9:]
+        posted, wait_from, wait_to, done = (t - zero if t else None for t in times)
+        name, members = self._name(group) or ("", [])
+        file, line, function = self._name(site) or ("?", 0, "?")
+        return Entry(
+            self.rank, seq, self._name(op), self._name(reduce_op), self._name(dtype), name, tuple(members),
+            None if peer < 0 else peer, tag, tuple(dims[: min(ndim, 5)]), numel, nbytes, nth, chain,
+            posted, wait_from, wait_to, done, threads, file, line, function, self._name(via) or "",
+        )  # fmt: skip

@@ -1,0 +1,123 @@
+"""The ranks' books, read together: `Books` are the files, `Ledger` is what was read from them, plain data."""
+
+import glob
+import os
+import re
+
+import numpy as np
+
+from lib.ledger.book import BookReader, Entry, Head
+
+UNITS = ("messages", "elements", "bytes")
+
+
+class Books:
+    """The files of all ranks. Read them while the ranks run, after they ended, or after they died."""
+
+    def __init__(self, folder: str, world_size: int | None = None):
+        """world_size: how many there must be (None: find the books in `folder`, and be sure that none is missing)."""
+        if world_size is None:
+            world_size = _find(folder)
+        self.readers = [BookReader(folder, rank) for rank in range(world_size)]
+
+    def heads(self) -> list[Head]:
+        """Each book's first page, as it is now."""
+        return [reader.head() for reader in self.readers]
+
+    def read(self) -> "Ledger":
+        """All that the books hold now."""
+        heads = self.heads()
+        zero = _zero(heads)
+        return Ledger(
+            [reader.entries(zero[rank]) for rank, reader in enumerate(self.readers)],
+            np.array([reader.totals() for reader in self.readers], dtype=np.int64),
+            [max(0, head.count - head.capacity) for head in heads],
+        )
+
+
+def _find(folder):
+    ranks = sorted(int(re.search(r"book(\d+)$", p)[1]) for p in glob.glob(os.path.join(folder, "book[0-9]*")))
+    if not ranks:
+        raise FileNotFoundError(f"no ledger books in {folder!r}: was LEDGER_DIR set where the ranks ran?")
+    world_size = BookReader(folder, ranks[0]).head().world_size
+    missing = sorted(set(range(world_size)) - set(ranks))
+    if missing:
+        raise FileNotFoundError(
+            f"{folder!r} holds the books of ranks {ranks}, but the job had {world_size} ranks: "
+            f"copy those of ranks {missing} there too (another node may have them)"
+        )
+    return world_size
+
+
+def _zero(heads):
+    """For each rank, the instant on its own clock at which the first rank began (every node has its own clock)."""
+    heads_begun = [head for head in heads if head.state] or heads
+    first = min(head.wall for head in heads_begun)
+    own = [head.began - (head.wall - first) for head in heads]
+    # One machine has one clock; the difference of two readings of the wall clock would only add noise.
+    drift = [head.began - head.wall for head in heads_begun]
+    one_clock = max(drift) - min(drift) < 0.1
+    return [min(head.began for head in heads_begun)] * len(heads) if one_clock else own
+
+
+class Ledger:
+    """What all ranks of a run did. Plain data: it outlives the run and its files."""
+
+    def __init__(self, by_rank: list[list[Entry]], totals: np.ndarray | None, lost: list[int]):
+        """by_rank: each rank's entries in order; totals: (N, N, 3) sent, or None: sum the entries; lost: overwritten."""
+        self.by_rank, self.totals, self.lost = by_rank, totals, lost
+        self.world_size = len(by_rank)
+
+    def of(self, rank: int) -> list[Entry]:
+        """The entries of one rank, in the order it posted them."""
+        return self.by_rank[rank]
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries of all ranks, by the time they were posted; marks left out."""
+        return sorted((e for mine in self.by_rank for e in mine if e.op != "mark"), key=lambda e: e.posted)
+
+    @property
+    def marks(self) -> list[str]:
+        """The labels of the sections, in the order of first use."""
+        return list(dict.fromkeys(e.file for mine in self.by_rank for e in mine if e.op == "mark"))
+
+    def section(self, label: str) -> "Ledger":
+        """The part of every rank's book after `ledger.mark(label)` and before its next mark.
+
+        Raises KeyError when no rank made the mark, RuntimeError when a book has overwritten entries.
+        """
+        if any(self.lost):
+            raise RuntimeError(
+                f"the books keep only the newest entries and have overwritten {self.lost} of them, by rank: totals "
+                "(`matrix`, `sent`) stay exact, sections do not. Run fewer ops per launch."
+            )
+        if label not in self.marks:
+            raise KeyError(f"no rank called ledger.mark({label!r}); the marks are {self.marks}")
+        parts = []
+        for mine in self.by_rank:
+            inside, part = False, []
+            for entry in mine:
+                if entry.op == "mark":
+                    inside = entry.file == label
+                elif inside:
+                    part.append(entry)
+            parts.append(part)
+        return Ledger(parts, None, [0] * self.world_size)
+
+    def matrix(self, unit: str = "bytes") -> np.ndarray:
+        """(N, N) integers: [src, dst] what src put on the wire for dst by send. unit: messages, elements or bytes."""
+        if unit not in UNITS:
+            raise ValueError(f"unit={unit!r} is not one of {', '.join(UNITS)}")
+        if self.totals is not None:  # exact, however long the job: the totals never wrap
+            return self.totals[:, :, UNITS.index(unit)].copy()
+        out = np.zeros((self.world_size, self.world_size), dtype=np.int64)
+        for entry in self.entries:
+            if entry.op == "send":
+                out[entry.rank, entry.peer] += {"messages": 1, "elements": entry.numel, "bytes": entry.nbytes}[unit]
+        return out
+
+    def sent(self, unit: str = "bytes", rank: int | None = None) -> int:
+        """What one rank, or all together, put on the wire by send."""
+        matrix = self.matrix(unit)
+        return int(matrix.sum() if rank is None else matrix[rank].sum())

@@ -1,0 +1,303 @@
+"""Sees every communication op of this process, below Python, and writes it into the book.
+
+    dist.send, DDP's reducer, FSDP2, DTensor, compiled code
+                          |
+                torch.ops.c10d.<op>         one dispatcher entry each
+                          |  BackendSelect  <- we stand here: write the entry, then redispatch
+                   gloo or NCCL
+
+Replacing the functions of `dist` would miss what DDP's C++ calls; a TorchDispatchMode is local to a thread.
+An override of the dispatch key BackendSelect is process-wide and costs other aten ops nothing. Installed but idle it
+still costs some 25 microseconds a call, so "off" means not installed.
+"""
+
+import contextlib
+import os
+import sys
+import sysconfig
+import threading
+import weakref
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from lib.ledger.book import signature_of
+
+LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+OURS = (LIB + "ledger" + os.sep, LIB + "launch" + os.sep)
+FOREIGN = (os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"], "<frozen")
+SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
+REDUCE_OPS = "sum avg product min max band bor bxor premul_sum".split()
+OPS = {  # torch's schema name -> the name users know
+    "send": "send",
+    "recv_": "recv",
+    "recv_any_source_": "recv_any",
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce_coalesced",
+    "allgather_": "all_gather",
+    "_allgather_base_": "all_gather_into_tensor",
+    "allgather_coalesced_": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_tensor_coalesced",
+    "broadcast_": "broadcast",
+    "reduce_": "reduce",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all_single",
+    "barrier": "barrier",
+    "monitored_barrier_": "monitored_barrier",
+}
+# The ranks of these may give payloads of different sizes, so their sizes are no part of what must agree.
+UNEVEN = {"all_gather", "all_to_all", "all_to_all_single", "gather", "scatter", "reduce_scatter", "barrier"}
+MESSAGES = {"send", "recv", "recv_any"}
+BLOCKING = {"monitored_barrier"}
+
+_recorder = None  # the one installed in this process
+
+
+def install(writer) -> None:
+    """Record every op of this process into `writer` (a BookWriter) from now on."""
+    global _recorder
+    if _recorder is not None:
+        raise RuntimeError("a ledger is already being kept in this process; call ledger.uninstall() first")
+    _recorder = Recorder(writer)
+
+
+def uninstall() -> None:
+    """Stop recording and take the override away, so that a call costs what it cost before."""
+    global _recorder
+    if _recorder is not None:
+        _recorder.close()
+        _recorder = None
+
+
+def mark(label: str) -> None:
+    """On a rank: open a section of this rank's book, to be read as `results.ledger.section(label)`.
+
+    A section ends at the rank's next mark. Without a ledger it does nothing.
+    """
+    if _recorder is not None:
+        _recorder.mark(label)
+
+
+def call_site():
+    """Where the program is now, as the ledger would name it: ((file, line, function), via)."""
+    return _locate(sys._getframe(1))
+
+
+@contextlib.contextmanager
+def attributed_to(site):
+    """Ops of this thread inside the block count as called from `site` (from `call_site`).
+
+    For a communication thread: its own stack does not show the line that asked for the op.
+    """
+    _overrides.site, before = site, getattr(_overrides, "site", None)
+    try:
+        yield
+    finally:
+        _overrides.site = before
+
+
+_overrides = threading.local()
+
+
+class _Group(NamedTuple):
+    number: int  # in the book's names
+    name: str  # in torch
+    members: tuple[int, ...]  # global ranks, by rank in the group
+
+
+class Recorder:
+    """The override and the replaced `Work.wait`, for as long as they are installed."""
+
+    def __init__(self, writer):
+        self.book = writer
+        self.groups: dict[str, _Group] = {}
+        self.signatures: dict[tuple, int] = {}
+        self.live: dict[int, tuple] = {}  # id(work) -> (place, weak reference, what a receive from anyone resolves)
+        self.last = threading.local()
+        self.library = torch.library.Library("c10d", "IMPL")
+        below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+        for schema_name, name in OPS.items():
+            op = getattr(torch.ops.c10d, schema_name, None)
+            if op is not None:
+                self.library.impl(
+                    schema_name, self._shim(name, op.default, below), "BackendSelect", with_keyset=True
+                )  # fmt: skip
+        self.plain_wait = dist.Work.wait
+        dist.Work.wait = self._wait()
+
+    def close(self):
+        dist.Work.wait = self.plain_wait
+        self.library._destroy()
+
+    def mark(self, label):
+        name, nothing = self.book.name, self.book.name("")
+        self.book.post(
+            name("mark"), nothing, nothing, name(("", ())), name((label, 0, "")), nothing,
+            peer=-1, tag=0, shape=(), numel=0, nbytes=0, channel=("mark",), signature=0,
+        )  # fmt: skip
+
+    def _shim(self, name, op, below):
+        arguments = [a.name for a in op._schema.arguments]
+
+        def shim(keyset, *args):
+            given = dict(zip(arguments, args, strict=False))  # torch leaves trailing defaults out
+            place, resolves = self._post(name, given)
+            out = op.redispatch(keyset & below, *args)
+            self._follow(out, place, resolves, blocking=name in BLOCKING or given.get("async_op") is False)
+            return out
+
+        return shim
+
+    def _post(self, name, given):
+        """Read what the call is about from its arguments, and write the entry."""
+        group = self._group(dist.ProcessGroup.unbox(given["process_group"]))
+        reduce_op = REDUCE_OPS[given["reduce_op"].op()] if "reduce_op" in given else ""
+        peer = next((given[k] for k in ("dst", "src", "root_rank") if k in given), -1)
+        peer = group.members[peer] if peer >= 0 else -1
+        tag = given.get("tag", 0)
+        tensors = _payload(given)
+        dtype = str(tensors[0].dtype)[6:] if tensors else ""
+        shape = tuple(tensors[0].shape) if tensors else ()
+        numel = sum(t.numel() for t in tensors)
+        nbytes = sum(t.numel() * t.element_size() for t in tensors)
+        resolves = None
+        if name not in MESSAGES:
+            channel = (group.name,)
+            signature = self._signature(name, reduce_op, dtype, peer, None if name in UNEVEN else numel)
+        else:
+            signature = self._signature(dtype, numel)
+            if name == "send":
+                channel = (group.name, self.book.rank, peer, tag)
+                self.book.count_sent(peer, numel, nbytes)
+            elif name == "recv":
+                channel = (group.name, peer, self.book.rank, tag)
+            else:
+                channel, resolves = None, (group, tag, signature)
+        site, via = getattr(_overrides, "site", None) or _locate(sys._getframe(2))
+        number = self.book.name
+        place = self.book.post(
+            number(name), number(reduce_op), number(dtype), group.number, number(site), number(via),
+            peer, tag, shape, numel, nbytes, channel, signature,
+        )  # fmt: skip
+        return place, resolves
+
+    def _group(self, pg):
+        known = self.groups.get(pg.group_name)
+        if known is None:
+            ranks = dist.distributed_c10d._world.pg_group_ranks.get(pg)
+            if ranks is None:  # a group made without torch's book-keeping: its ranks are its own numbers
+                ranks = {i: i for i in range(pg.size())}
+            members = tuple(sorted(ranks, key=ranks.get))
+            known = _Group(self.book.name((pg.group_name, members)), pg.group_name, members)
+            self.groups[pg.group_name] = known
+        return known
+
+    def _signature(self, *facts):
+        value = self.signatures.get(facts)
+        if value is None:
+            if len(self.signatures) > 4096:  # a long job with ever new shapes must not grow without bound
+                self.signatures.clear()
+            value = self.signatures[facts] = signature_of(*facts)
+        return value
+
+    def _follow(self, out, place, resolves, blocking):
+        """Learn when the op ends: from its future where it has one, else from the return of its wait."""
+        work = out[-1] if isinstance(out, tuple) else out
+        if work is None:
+            self.book.stamp(place, "done")
+            return
+        work = dist.Work.unbox(work)
+        self.last.work = work  # keeps this wrapper alive until C++ hands it to Python
+        key = id(work)
+        self.live[key] = (place, weakref.ref(work, lambda _: self.live.pop(key, None)), resolves)
+        if not blocking:  # of a blocking call the wait follows at once, and no callback is needed: 3x cheaper
+            with contextlib.suppress(RuntimeError):  # gloo's messages have no future: their end is wait's return
+                work.get_future().add_done_callback(lambda _: self.book.stamp(place, "done"))
+
+    def _wait(self):
+        plain_wait, live, book = self.plain_wait, self.live, self.book
+
+        def wait(work, *args, **kwargs):
+            known = live.get(id(work))
+            if known is None:
+                return plain_wait(work, *args, **kwargs)
+            place, _, resolves = known
+            book.stamp(place, "wait_from", threads=_threads())
+            out = plain_wait(work, *args, **kwargs)
+            if resolves is not None:
+                group, tag, signature = resolves
+                source = group.members[work._source_rank()]
+                book.resolve(place, source, (group.name, source, book.rank, tag), signature)
+            book.stamp(place, "wait_to")
+            return out
+
+        return wait
+
+
+def _payload(given):
+    """The tensors that this rank gives to the op (what it gets, where it gives none)."""
+    for key in ("input_tensor", "input", "input_tensors", "input_list", "inputs", "tensors", "tensor"):
+        if key in given:
+            found = list(_flatten(given[key]))
+            if found:
+                return found
+    return list(_flatten(given.get("output_tensors", ())))
+
+
+def _flatten(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _flatten(item)
+
+
+def _threads():
+    """Python threads of this rank that may communicate: all but the launcher's own."""
+    count = threading.active_count()
+    return count if count == 1 else count - sum(t.name.startswith("lib.launch.") for t in threading.enumerate())
+
+
+_USER, _LIB, _FOREIGN = range(3)
+_kinds: dict[object, int] = {}  # code object -> whose it is
+
+
+def _kind(code):
+    file = code.co_filename
+    if file.startswith(LIB):
+        kind = _FOREIGN if file.startswith(OURS) else _LIB
+    else:
+        kind = _FOREIGN if file.startswith(FOREIGN) or SITE_PACKAGES in file else _USER
+    _kinds[code] = kind
+    return kind
+
+
+def _locate(frame):
+    """The user's line that led here, and the lib function that it called: ((file, line, function), via)."""
+    outer = None  # the outer lib frame below the user's
+    while frame is not None:
+        code = frame.f_code
+        kind = _kinds.get(code)
+        if kind is None:
+            kind = _kind(code)
+        if kind == _USER:
+            return (code.co_filename, frame.f_lineno, code.co_name), _via(outer)
+        if kind == _LIB:
+            outer = frame
+        frame = frame.f_back
+    if outer is None:
+        return ("?", 0, "?"), ""
+    return (outer.f_code.co_filename, outer.f_lineno, outer.f_code.co_name), ""
+
+
+def _via(frame):
+    if frame is None:
+        return ""
+    module = os.path.splitext(os.path.basename(frame.f_code.co_filename))[0]
+    return f"{module}.{frame.f_code.co_name}"

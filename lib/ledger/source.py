@@ -1,0 +1,23 @@
+"""How a place in a program is written: `line 4: dist.recv(x, left)` in a notebook's cell, `ring.py:31: ...` in a file.
+
+Neither a cell's number (it changes with every run) nor the temporary file that Jupyter gives a cell is ever shown.
+"""
+
+import linecache
+import os
+
+
+def is_cell(file: str) -> bool:
+    """Is this the file name under which IPython compiled a notebook's cell?"""
+    return "ipykernel_" in file or file.startswith(("<ipython-input", "<stdin>"))
+
+
+def place(file: str, line: int, function: str = "") -> str:
+    """The place in words, with the text of the line where it can be had."""
+    if line == 0:
+        return "an unknown line"
+    text = linecache.getline(file, line).strip()
+    where = f"line {line}" if is_cell(file) else f"{os.path.basename(file)}:{line}"
+    if is_cell(file) and function and not function.startswith("<"):
+        where += f" of {function}"
+    return f"{where}: {text[:90]}" if text else where

@@ -1,0 +1,145 @@
+"""Who waits for whom, and when that is a deadlock for certain.
+
+    rank 0  waits for  rank 3
+       ^                  |          edges: what an op still lacks. A receive lacks its send; a collective lacks
+       |                  v          the members that have not called it.
+    rank 1  <---------  rank 2
+
+A rank is *stuck for good* if it has a single thread, that thread is inside a wait, and one of those it waits for has
+left its function or is stuck for good itself. The largest set of ranks with that property is found by
+starting from all that wait and striking out, again and again, those with a way out. Nothing here looks at a clock:
+a program that is only slow is never in that set.
+"""
+
+from dataclasses import dataclass
+
+from lib.ledger.book import EXITED, RAISED, RETURNED, RUNNING, Entry, Head
+from lib.ledger.match import audit, group_text, ranks_text, say
+from lib.ledger.read import Ledger
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One rank's wait: in which op, and for which ranks. for_certain: its only thread is inside that wait."""
+
+    rank: int
+    entry: Entry
+    awaited: tuple[int, ...]
+    for_certain: bool
+
+
+def find_waits(ledger: Ledger, heads: list[Head]) -> dict[int, Wait]:
+    """The ranks that wait, each with the op and those that it lacks."""
+    reached = _reached(ledger)
+    waits = {}
+    for rank, head in enumerate(heads):
+        if head.state not in (0, RUNNING):
+            continue
+        mine = ledger.of(rank)
+        inside = next((e for e in reversed(mine) if e.wait_from is not None and e.open), None)
+        # Below Python (DDP's reducer, compiled code) no wait is seen, only collectives that do not end.
+        entry = inside or next((e for e in mine if e.open and not e.is_message and e.op != "mark"), None)
+        if entry is not None:
+            certain = inside is not None and entry.threads == 1
+            waits[rank] = Wait(rank, entry, _lacks(entry, reached, ledger.world_size), certain)
+    return waits
+
+
+def _reached(ledger):
+    """(rank, channel, op of a message) -> how many such ops the rank has posted."""
+    reached = {}
+    for rank in range(ledger.world_size):
+        for e in ledger.of(rank):
+            if e.op != "mark" and e.nth >= 0:
+                kind = e.op if e.is_message else ""
+                reached[rank, e.channel, kind] = max(reached.get((rank, e.channel, kind), 0), e.nth + 1)
+            elif e.op == "recv_any" and e.nth < 0:
+                reached[rank, "anyone"] = True
+    return reached
+
+
+def _lacks(entry, reached, world_size):
+    if entry.op == "recv_any":
+        return tuple(m for m in entry.members if m != entry.rank)
+    if entry.is_message:
+        if entry.op == "send" and reached.get((entry.peer, "anyone")):
+            return ()  # that receive may take it
+        other = "recv" if entry.op == "send" else "send"
+        return () if reached.get((entry.peer, entry.channel, other), 0) > entry.nth else (entry.peer,)
+    return tuple(m for m in entry.members if reached.get((m, entry.channel, ""), 0) <= entry.nth)
+
+
+def stuck_for_good(waits: dict[int, Wait], left: set[int]) -> set[int]:
+    """The ranks that can never go on, whatever the others do."""
+    stuck = {rank for rank, wait in waits.items() if wait.for_certain}
+    while True:
+        dead = stuck | left
+        hopeless = {
+            rank
+            for rank in stuck
+            # A receive from anyone is hopeless only if all are; any other op already if one is.
+            if (all if waits[rank].entry.op == "recv_any" else any)(peer in dead for peer in waits[rank].awaited)
+        }
+        if hopeless == stuck:
+            return stuck
+        stuck = hopeless
+
+
+def is_deadlock(ledger: Ledger, heads: list[Head]) -> bool:
+    """Proved: a rank is stuck for good, or some wait while ops that were paired can never match."""
+    waits = find_waits(ledger, heads)
+    left = {rank for rank, head in enumerate(heads) if head.state >= RETURNED}
+    if stuck_for_good(waits, left):
+        return True
+    if not any(wait.for_certain for wait in waits.values()):
+        return False
+    return any(finding.certain for finding in audit(ledger, ended=False))
+
+
+def find_cycle(waits: dict[int, Wait]) -> list[int]:
+    """Ranks that wait for each other in a ring, in order; empty if there is none."""
+    for start in waits:
+        path, rank = [], start
+        while rank in waits and waits[rank].awaited and rank not in path:
+            path.append(rank)
+            rank = next((r for r in waits[rank].awaited if r in path), waits[rank].awaited[0])
+        if rank in path:
+            return path[path.index(rank) :]
+    return []
+
+
+def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = None) -> list[str]:
+    """What is known about a hang, most telling first: lines of text.
+
+    busy: for ranks that wait for nothing, where they are (from their stacks).
+    """
+    waits, busy = find_waits(ledger, heads), busy or {}
+    mismatches = [finding.text for finding in audit(ledger, ended=False) if finding.certain]
+    lines = [line for text in mismatches[:2] for line in text.splitlines()]
+    cycle = find_cycle(waits)
+    if cycle:
+        lines.append("a cycle: " + " -> ".join(f"rank {r}" for r in [*cycle, cycle[0]]))
+    for rank, head in enumerate(heads):
+        if rank in waits:
+            wait = waits[rank]
+            lines.append(f"rank {rank} waits in {say(wait.entry)}{_for_whom(wait)}")
+        elif head.state == RETURNED:
+            last = next((e for e in reversed(ledger.of(rank)) if e.op != "mark"), None)
+            lines.append(f"rank {rank} has returned" + (f"; its last op: {say(last)}" if last else " without any op"))
+        elif head.state in (RAISED, EXITED):
+            lines.append(f"rank {rank} has left with an error")
+        elif head.state == 0:
+            lines.append(f"rank {rank} never began")
+        else:
+            lines.append(f"rank {rank} computes and waits for nobody" + (f": {busy[rank]}" if rank in busy else ""))
+    return lines
+
+
+def _for_whom(wait):
+    if wait.entry.op == "recv_any":
+        return ""
+    if wait.entry.is_message:
+        return "" if wait.awaited else " (its partner is there)"
+    if not wait.awaited:
+        return f" (all of {group_text(wait.entry)} have called it)"
+    return f"; {ranks_text(wait.awaited)} " + ("has" if len(wait.awaited) == 1 else "have") + " not called it"
