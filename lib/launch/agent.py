@@ -71,6 +71,8 @@ class Agent:
         )  # fmt: skip
         logs = DefaultLogsSpecs(log_dir=f"{folder}/log", redirects=Std.ALL)
         self.elastic = LocalElasticAgent(spec, logs, start_method="forkserver")
+        # Not thread.join: an interrupt inside it can mark the thread as ended while it runs (CPython 3.11, 3.12).
+        self.ended = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True, name="lib.launch.agent")
 
     def start(self):
@@ -82,6 +84,8 @@ class Agent:
                 self.elastic.run("rank")
             except BaseException as error:  # what went wrong is in the books; this is for what they cannot know
                 self.error = error
+            finally:
+                self.ended.set()
 
     @property
     def processes(self) -> list:
@@ -102,11 +106,11 @@ class Agent:
     def kill(self):
         """End every rank now, and wait until the agent has taken notice."""
         deadline = time.monotonic() + 10
-        while self.thread.is_alive() and time.monotonic() < deadline:
+        while not self.ended.is_set() and time.monotonic() < deadline:
             for pid in self.pids():  # again and again: a rank may have been on its way when we first looked
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            self.thread.join(0.02)
+            self.ended.wait(0.02)
 
 
 def exists(pid: int) -> bool:

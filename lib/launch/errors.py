@@ -32,7 +32,7 @@ def from_failure(failure, folder: str) -> RankError:
     if failure.kind == "failed":
         kind, message = _failed(failure, folder, mismatch)
     else:
-        kind, message = failure.kind, _hang(failure, mismatch)
+        kind, message = "mismatch" if mismatch else failure.kind, _hang(failure, mismatch)
     return RankError(message, kind, failure.ledger, waits)
 
 

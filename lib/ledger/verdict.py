@@ -14,7 +14,7 @@ a program that is only slow is never in that set.
 from dataclasses import dataclass
 
 from lib.ledger.book import EXITED, RAISED, RETURNED, RUNNING, Entry, Head
-from lib.ledger.match import audit, group_text, ranks_text, say
+from lib.ledger.match import audit, ranks_text, say
 from lib.ledger.read import Ledger
 
 
@@ -114,12 +114,15 @@ def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = Non
     busy: for ranks that wait for nothing, where they are (from their stacks).
     """
     waits, busy = find_waits(ledger, heads), busy or {}
-    mismatches = [finding.text for finding in audit(ledger, ended=False) if finding.certain]
-    lines = [line for text in mismatches[:2] for line in text.splitlines()]
+    mismatches = [finding for finding in audit(ledger, ended=False) if finding.certain][:2]
+    lines = [line for finding in mismatches for line in finding.text.splitlines()]
+    named = {rank for finding in mismatches for rank in finding.ranks}
     cycle = find_cycle(waits)
     if cycle:
         lines.append("a cycle: " + " -> ".join(f"rank {r}" for r in [*cycle, cycle[0]]))
     for rank, head in enumerate(heads):
+        if rank in waits and rank in named:
+            continue  # its wait is what the mismatch is about
         if rank in waits:
             wait = waits[rank]
             lines.append(f"rank {rank} waits in {say(wait.entry)}{_for_whom(wait)}")
@@ -141,5 +144,5 @@ def _for_whom(wait):
     if wait.entry.is_message:
         return "" if wait.awaited else " (its partner is there)"
     if not wait.awaited:
-        return f" (all of {group_text(wait.entry)} have called it)"
+        return " (every member has called it)"
     return f"; {ranks_text(wait.awaited)} " + ("has" if len(wait.awaited) == 1 else "have") + " not called it"

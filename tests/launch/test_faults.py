@@ -1,0 +1,181 @@
+"""Whatever goes wrong on a rank: one clear error that names rank, line and values, no process left, the next run works."""
+
+import faults
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from lib import launch
+
+
+def ranks_alive():
+    """Ranks are children of the forkserver, so grandchildren of this process."""
+    return [rank for child in psutil.Process().children() for rank in child.children()]
+
+
+def world_sum():
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    return x.item()
+
+
+FAULTS = [
+    # fn, how many ranks, kind, what the message must name
+    ("raises_on_one", 3, "raised", ["rank 1 raised ValueError: the loss is nan", "faults.py:", "where loss = nan"]),
+    ("raises_on_all", 3, "raised", ["all 3 ranks raised ZeroDivisionError", "return 1 / scale", "where scale = 0"]),
+    ("sys_exit_on_one", 3, "exited", ["rank 1 called sys.exit(0)", "sys.exit(0)", "return from the function instead"]),
+    ("os_exit_on_one", 3, "died", ["rank 1 left with exit code 3", "the last op of rank 1: all_reduce #0", "faults.py:"]),
+    ("os_exit_zero", 3, "died", ["rank 2 left with exit code 0", "had not communicated yet"]),
+    ("killed", 3, "died", ["rank 1 was ended by SIGKILL", "the last op of rank 1: all_reduce #0"]),
+    ("segfault", 3, "died", ["rank 1 was ended by SIGSEGV", "the last op of rank 1: all_reduce #0"]),
+    ("unequal_shapes", 3, "mismatch", ["differ in the shape", "float32 (1000,)", "rank 1: all_reduce #0 SUM of float32 (400,)"]),
+    ("ring_of_receives", 3, "deadlock", ["a cycle: rank 0 -> rank 2 -> rank 1 -> rank 0", "waits in recv from rank 2"]),
+    ("both_send_first", 2, "deadlock", ["a cycle: rank 0 -> rank 1 -> rank 0", "waits in send to rank 1"]),
+    ("returns_early", 3, "deadlock", ["rank 2 returned while others still wait for it", "all_reduce #1", "rank 2 has not called it"]),
+    ("different_ops", 3, "mismatch", ["differ in the op", "rank 1: broadcast #0 with root 0", "all_reduce #0 SUM"]),
+    ("different_reduce_ops", 3, "mismatch", ["differ in the reduce op", "rank 1: all_reduce #0 MAX", "all_reduce #0 SUM"]),
+    ("different_dtypes", 3, "mismatch", ["differ in the dtype", "int32", "float32"]),
+    ("larger_receive", 2, "mismatch", ["rank 0 sent 3 x float32 to rank 1", "8 x float32", "last 5 elements"]),
+    ("receive_of_another_dtype", 2, "mismatch", ["rank 0 sent 4 x float32 to rank 1", "4 x int32"]),
+    ("returns_a_lock", 2, "raised", ["the function returned a lock", "cannot be sent back"]),
+    ("wrong_group", 4, "mismatch", ["a cycle", "all_reduce #0", "has not called it"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "nproc", "kind", "says"), FAULTS, ids=[row[0] for row in FAULTS])
+def test_a_fault_is_named_and_leaves_nothing(name, nproc, kind, says):
+    with pytest.raises(launch.RankError) as caught:
+        launch.capture(getattr(faults, name), nproc=nproc, timeout=30)
+    message = str(caught.value)
+    print(message)
+    assert caught.value.kind == kind, message
+    for text in says:
+        assert text in message, f"{text!r} is not in:\n{message}"
+    assert ranks_alive() == []
+    assert launch.capture(world_sum, nproc=2) == [2.0, 2.0]
+
+
+def test_different_ops_that_hang_are_named_at_once():
+    """On three ranks gloo may abort or hang; on two, a broadcast root that only sends leaves the other waiting."""
+    with pytest.raises(launch.RankError) as caught:
+        launch.capture(faults.different_roots, nproc=2, timeout=30)
+    assert "differ in the root" in str(caught.value)
+
+
+def test_swapped_collectives_warn_with_both_lines():
+    results = launch.capture(faults.swapped_collectives, nproc=3)
+    text = results.warnings[0]
+    assert "called from different lines" in text
+    assert "dist.all_reduce(accuracy)" in text and "dist.all_reduce(loss)" in text
+
+
+def test_one_line_in_a_loop_does_not_warn():
+    assert launch.capture(faults.one_op_in_a_loop_over_two_tensors, nproc=3).warnings == []
+
+
+def test_an_endless_loop_is_named_at_the_timeout():
+    with pytest.raises(launch.RankError) as caught:
+        launch.capture(faults.endless_loop, nproc=4, timeout=2)
+    message = str(caught.value)
+    assert caught.value.kind == "timeout"
+    assert "rank 3 computes and waits for nobody" in message and "endless_loop" in message or "count += 1" in message
+    assert "rank 0 waits in all_reduce #1" in message and "rank 3 has not called it" in message
+    assert ranks_alive() == []
+
+
+def test_a_loop_on_every_rank_is_told_from_a_deadlock():
+    with pytest.raises(launch.RankError, match="the function itself does not end"):
+        launch.capture(faults.all_loop, nproc=2, timeout=1)
+    assert ranks_alive() == []
+
+
+def test_a_hang_inside_ddps_reducer_is_found_before_the_timeout():
+    with pytest.raises(launch.RankError) as caught:
+        launch.capture(faults.ddp_on_all_but_one, nproc=3, timeout=60)
+    assert caught.value.kind in ("no progress", "deadlock")
+    assert "rank 2 returned while others still wait for it" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "nproc", "expected"),
+    [
+        ("sleeps_for_long", 2, [2.0, 4.0]),
+        ("computes_for_long", 2, [2.0, 2.0]),
+        ("another_thread_sends", 2, [True, True]),
+        ("message_inside_async_collective", 3, [3.0, 3.0, 3.0]),
+        ("receives_from_anyone", 4, [[1, 2, 3], None, None, None]),
+    ],
+)
+def test_slow_but_correct_programs_are_not_blamed(name, nproc, expected):
+    if name == "sleeps_for_long":
+        expected = [4.0, 4.0]
+    results = launch.capture(getattr(faults, name), nproc=nproc)
+    assert list(results) == expected
+    assert results.warnings == [] or name == "message_inside_async_collective"
+
+
+def test_five_megabytes_of_prints_are_capped_with_a_note():
+    results = launch.capture(faults.prints_five_megabytes, nproc=2)
+    for rank in range(2):
+        lines = [line for r, line in results.output if r == rank]
+        assert lines[0] == "start" and "output capped" in lines[-1]
+        assert sum(map(len, lines)) < 25_000
+    assert list(results) == [0, 1]
+
+
+def test_a_flood_without_a_newline_is_capped_too():
+    results = launch.capture(faults.prints_without_newline, nproc=1)
+    assert sum(len(line) for _, line in results.output) < 25_000
+    assert "output capped" in results.output[-1][1]
+
+
+@pytest.mark.parametrize("nproc", [0, -1])
+def test_nproc_below_one_is_refused(nproc):
+    with pytest.raises(ValueError, match=f"nproc={nproc}: a run needs at least one rank"):
+        launch.run(world_sum, nproc=nproc)
+
+
+@pytest.mark.parametrize("nproc", ["4", 2.0, True, None])
+def test_nproc_that_is_no_whole_number_is_refused(nproc):
+    with pytest.raises(TypeError, match="how many ranks"):
+        launch.run(world_sum, nproc=nproc)
+
+
+def test_something_that_is_no_function_is_refused():
+    with pytest.raises(TypeError, match=r"launch.run runs a function, not 3\.0"):
+        launch.run(world_sum() if dist.is_initialized() else 3.0, nproc=2)
+
+
+def test_an_argument_that_cannot_be_pickled_is_named():
+    generator = (i for i in range(3))
+    with pytest.raises(TypeError, match=r"argument 1 \(generator\) cannot be sent to the ranks"):
+        launch.run(lambda a, b: a, 1, generator, nproc=2)
+
+
+def test_a_function_that_cannot_be_pickled_is_named():
+    generator = (i for i in range(3))
+    with pytest.raises(TypeError, match="cannot be sent to the ranks"):
+        launch.run(lambda: next(generator), nproc=2)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() >= 64, reason="this machine has 64 GPUs")
+def test_nccl_with_too_few_gpus_says_how_many_there_are():
+    gpus = torch.cuda.device_count()
+    with pytest.raises(RuntimeError, match=rf"64 ranks, but this machine has ({gpus} GPU|no GPU)"):
+        launch.run(world_sum, nproc=64, backend="nccl")
+
+
+def test_an_unknown_backend_is_refused():
+    with pytest.raises(ValueError, match="backend='mpi' is not one of"):
+        launch.run(world_sum, nproc=2, backend="mpi")
+
+
+def test_a_launch_inside_a_rank_is_refused():
+    def nested():
+        from lib import launch as inner
+
+        inner.run(print, nproc=2)
+
+    with pytest.raises(launch.RankError, match=r"launch.run was called inside rank \d"):
+        launch.capture(nested, nproc=2)

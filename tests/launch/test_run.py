@@ -1,0 +1,263 @@
+"""launch.run: values come back, prints come out, and nothing outlives it, whatever happens to the kernel."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import cloudpickle
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from lib import launch
+
+
+@pytest.fixture
+def program():
+    """Start a Python program of its own, as a user would have written it; whatever happens, it ends with the test."""
+    started = []
+
+    def start(body, **env):
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-c", textwrap.dedent(body)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env={**os.environ, **env}, start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def finish(process, timeout=60):
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def eventually(condition, seconds=10):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("nproc", [1, 2, 3, 4, 8])
+def test_results_come_back_in_rank_order(nproc, request):
+    backend = request.config.getoption("--backend")
+
+    def who(offset):
+        return offset + dist.get_rank(), dist.get_world_size()
+
+    if backend.startswith("nccl") and nproc > torch.cuda.device_count() * (2 if backend == "nccl-shared" else 1):
+        pytest.skip(f"{nproc} ranks need more GPUs than there are")
+    assert launch.capture(who, 10, nproc=nproc, backend=backend) == [(10 + rank, nproc) for rank in range(nproc)]
+
+
+def test_tensors_lambdas_and_closures_travel_both_ways():
+    scale = torch.tensor(3.0)
+
+    def fn(x, f):
+        return {"scaled": f(x) * scale, "rank": dist.get_rank(), "back": lambda y: y + 1}
+
+    results = launch.capture(fn, torch.arange(3.0), lambda x: x + 1, nproc=2)
+    assert torch.equal(results[1]["scaled"], torch.tensor([3.0, 6.0, 9.0]))
+    assert results[1]["rank"] == 1 and results[0]["back"](1) == 2
+
+
+def test_a_large_result_comes_back():
+    results = launch.capture(lambda: torch.ones(5_000_000), nproc=2)
+    assert [r.sum().item() for r in results] == [5e6, 5e6]
+
+
+def test_prints_are_shown_in_rank_order_with_the_rank(capsys):
+    def fn():
+        print(f"hello from {dist.get_rank()}")
+        sys.stderr.write("to stderr\n")
+
+    launch.run(fn, nproc=3)
+    out, err = capsys.readouterr()
+    lines = [line for line in out.splitlines() if line.startswith("[rank")]
+    assert lines == [f"[rank {r}] hello from {r}" for r in range(3)]
+    assert err.splitlines() == [f"[rank {r}] to stderr" for r in range(3)]
+
+
+def test_without_a_ledger_there_is_none():
+    assert launch.capture(lambda: 1, nproc=2, ledger=False).ledger is None
+
+
+def test_a_rank_runs_on_one_thread_and_its_random_numbers_are_its_own_to_seed():
+    assert launch.capture(torch.get_num_threads, nproc=2) == [1, 1]
+
+
+def test_prints_stream_while_ranks_run(program):
+    process = program("""
+        import time
+        from lib import launch
+        def fn():
+            for i in range(4):
+                print("tick", i)
+                time.sleep(1)
+        launch.run(fn, nproc=2)
+    """)
+    seen = []
+    for line in process.stdout:
+        seen.append((time.monotonic(), line.strip()))
+    assert process.wait(30) == 0, process.stderr.read()
+    ticks = [(t, line) for t, line in seen if "tick" in line]
+    assert len(ticks) == 8
+    assert ticks[-1][0] - ticks[0][0] > 1.5, "all lines came at the end"
+
+
+def test_a_script_without_a_main_guard_launches_once(program):
+    process = program("""
+        import torch.distributed as dist
+        from lib import launch
+        print("top of the script")
+        print(launch.run(lambda: dist.get_rank(), nproc=2))
+    """)
+    code, out, err = finish(process)
+    assert code == 0, err
+    assert out.count("top of the script") == 1 and "[0, 1]" in out
+    assert err == ""
+
+
+LOOP = """
+    import os, signal, sys, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
+    import torch.distributed as dist
+    from lib import launch
+    def fn():
+        open(f"{folder}/pid{dist.get_rank()}", "w").write(str(os.getpid()))
+        while True:
+            time.sleep(0.01)
+    def blocked():
+        import torch
+        open(f"{folder}/pid{dist.get_rank()}", "w").write(str(os.getpid()))
+        time.sleep(0.5)
+        if dist.get_rank() == 0:
+            time.sleep(1000)
+        dist.recv(torch.empty(1), 0)
+    folder = os.environ["FOLDER"]
+"""
+
+
+def rank_pids(folder, nproc):
+    assert eventually(lambda: all((folder / f"pid{r}").exists() and (folder / f"pid{r}").read_text() for r in range(nproc)), 40)
+    return [int((folder / f"pid{r}").read_text()) for r in range(nproc)]
+
+
+@pytest.mark.parametrize("fn", ["fn", "blocked"])
+def test_the_stop_button_ends_the_ranks_and_the_next_launch_works(program, tmp_path, fn):
+    process = program(
+        LOOP + f"""
+    try:
+        launch.run({fn}, nproc=3)
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+    print("again", launch.run(lambda: dist.get_rank(), nproc=2))
+    """,
+        FOLDER=str(tmp_path),
+    )
+    pids = rank_pids(tmp_path, 3)
+    time.sleep(0.6)
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)  # Jupyter interrupts the whole process group
+    assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10)
+    print(f"ranks ended {time.monotonic() - began:.2f} s after the stop")
+    code, out, err = finish(process)
+    assert code == 0, err
+    assert "stopped" in out and "again [0, 1]" in out
+
+
+def test_a_killed_kernel_leaves_no_rank_and_no_forkserver(program, tmp_path):
+    process = program(LOOP + "\n    launch.run(fn, nproc=3)\n", FOLDER=str(tmp_path))
+    pids = rank_pids(tmp_path, 3)
+    family = [p.pid for p in psutil.Process(process.pid).children(recursive=True)]
+    assert set(pids) <= set(family)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in family), 15), family
+
+
+def test_two_kernels_launch_at_once(program):
+    body = """
+        import torch, torch.distributed as dist
+        from lib import launch
+        def fn(k):
+            x = torch.full((1000,), float(k))
+            for _ in range(20):
+                dist.all_reduce(x)
+                x /= dist.get_world_size()
+            return x[0].item()
+        for i in range(3):
+            print(launch.run(fn, K, nproc=3))
+    """
+    processes = [program(body.replace("K,", f"{k},")) for k in (1, 2)]
+    for k, process in zip((1, 2), processes, strict=True):
+        code, out, err = finish(process)
+        assert code == 0, err
+        assert out.count(f"[{float(k)}, {float(k)}, {float(k)}]") == 3
+
+
+def test_an_edit_to_lib_is_seen_by_the_next_launch(tmp_path):
+    """The forkserver holds torch and nothing of lib: no module of lib may be in a rank before its first import."""
+
+    def modules():
+        return sorted(m for m in sys.modules if m == "lib" or m.startswith("lib."))
+
+    launch.capture(modules, nproc=1)
+    preloaded = launch.capture(lambda: "lib.collectives" in sys.modules or "lib.model" in sys.modules, nproc=1)
+    assert preloaded == [False]
+
+
+def test_a_function_becomes_a_script_that_torchrun_runs(tmp_path):
+    body = f"""
+        import torch
+        import torch.distributed as dist
+        from lib import launch
+        FACTOR = 3
+        def scaled(x):
+            return x * FACTOR
+        def total(n):
+            x = scaled(torch.ones(n))
+            dist.all_reduce(x)
+            return x.sum().item()
+        print(launch.as_script(total, r"{tmp_path}/total.py", 5, nproc=2))
+    """
+    path = tmp_path / "cell.py"
+    path.write_text(textwrap.dedent(body))
+    command = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout.split()
+    assert command[:4] == ["torchrun", "--standalone", "--nproc-per-node", "2"]
+    books = tmp_path / "books"
+    ran = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *command[1:]], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "LEDGER_DIR": str(books), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(re.findall(r"\[rank \d\] 30\.0", ran.stdout)) == ["[rank 0] 30.0", "[rank 1] 30.0"]
+    judged = subprocess.run([sys.executable, "-m", "lib.ledger", books], capture_output=True, text=True)
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    assert "the books agree" in judged.stdout
+
+
+def test_a_value_that_cannot_be_written_into_a_script_is_named(tmp_path):
+    with pytest.raises(TypeError, match="argument 0 of print_it is a Tensor"):
+        launch.as_script(print_it, tmp_path / "x.py", torch.ones(2))
+
+
+def print_it(x):
+    print(x)
+
+
+def test_results_survive_pickling_by_the_user():
+    results = launch.capture(lambda: dist.get_rank(), nproc=2)
+    assert list(cloudpickle.loads(cloudpickle.dumps(list(results)))) == [0, 1]
