@@ -92,7 +92,7 @@ def _where(report):
     lib = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
     lines = []
     for file, line, function in report["frames"]:
-        if "python3" not in file and not file.startswith("<frozen"):
+        if "python3" not in file and not file.startswith(("<frozen", f"{lib}check")):
             inside = "lib, " if file.startswith(lib) else ""
             lines.append(f"  {inside}{place(file, line, function)}")
     if len(lines) > 6:

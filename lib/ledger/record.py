@@ -156,7 +156,8 @@ class Recorder:
 
     def _post(self, name, given):
         """Read what the call is about from its arguments, and write the entry."""
-        group = self._group(dist.ProcessGroup.unbox(given["process_group"]))
+        pg = dist.ProcessGroup.unbox(given["process_group"])
+        group = self._group(pg)
         reduce_op = REDUCE_OPS[given["reduce_op"].op()] if "reduce_op" in given else ""
         peer = next((given[k] for k in ("dst", "src", "root_rank") if k in given), -1)
         peer = group.members[peer] if peer >= 0 else -1
@@ -172,6 +173,11 @@ class Recorder:
             signature = self._signature(name, reduce_op, dtype, peer, None if name in UNEVEN else numel)
         else:
             signature = self._signature(dtype, numel)
+            if peer == self.book.rank and dist.get_backend(pg) == "gloo":
+                raise ValueError(
+                    f"rank {peer} would {'send to' if name == 'send' else 'receive from'} itself: gloo has no "
+                    "connection from a rank to itself; copy the tensor instead"
+                )
             if name == "send":
                 channel = (group.name, self.book.rank, peer, tag)
                 self.book.count_sent(peer, numel, nbytes)

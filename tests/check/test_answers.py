@@ -1,0 +1,56 @@
+"""Every check is proved able to fail: wrong answers are rejected with the right hint, right ones accepted.
+
+One file per exercise, answers_<lab>_<exercise>.py: EXERCISE, WRONG {function: name of the hint}, RIGHT [functions].
+"""
+
+import glob
+import importlib
+import os
+
+import pytest
+
+from lib.check import lab0
+from lib.check.framework import evaluate
+
+EXERCISES = {e.name: e for module in (lab0,) for e in vars(module).values() if type(e).__name__ == "Exercise"}
+FILES = sorted(os.path.basename(p)[:-3] for p in glob.glob(os.path.join(os.path.dirname(__file__), "answers_*.py")))
+ANSWERS = [importlib.import_module(name) for name in FILES]
+WRONG = [(m.EXERCISE, fn, hint) for m in ANSWERS for fn, hint in m.WRONG.items()]
+RIGHT = [(m.EXERCISE, fn) for m in ANSWERS for fn in m.RIGHT]
+table: list[tuple[str, str, str, int, int]] = []
+
+
+@pytest.mark.parametrize(("exercise", "fn", "hint"), WRONG, ids=[f"{e}-{fn.__name__}" for e, fn, _ in WRONG])
+def test_a_wrong_answer_is_rejected_with_its_hint(exercise, fn, hint):
+    outcome = evaluate(EXERCISES[exercise], fn)
+    print("\n".join(outcome.lines))
+    table.append((exercise, fn.__name__, outcome.hint, outcome.points, outcome.max_points))
+    assert not outcome.passed
+    assert outcome.hint == hint
+
+
+@pytest.mark.parametrize(("exercise", "fn"), RIGHT, ids=[f"{e}-{fn.__name__}" for e, fn in RIGHT])
+def test_a_right_answer_written_another_way_is_accepted(exercise, fn):
+    outcome = evaluate(EXERCISES[exercise], fn)
+    assert outcome.passed, "\n".join(outcome.lines)
+
+
+def test_every_exercise_has_six_wrong_answers_and_two_right_ones():
+    for name in EXERCISES:
+        assert sum(e == name for e, _, _ in WRONG) >= 6, name
+        assert sum(e == name for e, _ in RIGHT) >= 2, name
+    assert {e for e, _, _ in WRONG} == set(EXERCISES)
+
+
+def test_every_hint_is_given_to_some_wrong_answer():
+    for module in ANSWERS:
+        given, known = set(module.WRONG.values()), {h.name for h in EXERCISES[module.EXERCISE].hints}
+        assert known <= given, f"{module.EXERCISE}: no wrong answer gets {known - given}"
+
+
+def test_the_table_of_exercise_wrong_answer_and_hint(capsys):
+    """Printed by `pytest -s`: which mistake gets which hint, and how many points it keeps."""
+    with capsys.disabled():
+        print()
+        for exercise, name, hint, points, most in table:
+            print(f"  {exercise:<20} {name:<32} {hint or '-':<40} {points} of {most}")
