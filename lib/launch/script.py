@@ -39,17 +39,17 @@ def as_script(fn, path: str | os.PathLike, *args, nproc: int = 4) -> str:
     path = os.fspath(path)
     imports, pieces = dict(NEEDED), {}
     _gather(fn, imports, pieces)
-    command = f"torchrun --standalone --nproc-per-node {nproc} {path}"
+    command = f"torchrun --standalone --nproc-per-node {nproc} "
     text = TEMPLATE.format(
         name=fn.__name__,
-        command=command,
+        command=command + os.path.basename(path),
         imports="\n".join(sorted(set(imports.values()), key=lambda line: ("lib" in line, line))),
         body="\n\n".join(pieces.values()),
         args=", ".join(_literal(arg, f"argument {i} of {fn.__name__}") for i, arg in enumerate(args)),
     )
     with open(path, "w") as file:
         file.write(text)
-    return command
+    return command + path
 
 
 def _gather(fn, imports, pieces):
@@ -70,9 +70,7 @@ def _gather(fn, imports, pieces):
                 f" as {name}" if name != value.__name__ else ""
             )
         elif isinstance(value, types.FunctionType):
-            pieces[name] = ""  # holds the place, should it call itself
-            del pieces[name]
-            if value is not fn:
+            if value is not fn:  # a function may call itself
                 _gather(value, imports, pieces)
         elif isinstance(value, type):
             pieces[name] = _source(value)

@@ -1,0 +1,79 @@
+# One command each: `make help`. Set-up runs by itself, and again when pyproject.toml changed.
+#
+#   TORCH=2.13.0          the torch release asked for (2.11 to 2.13 work)
+#   TORCH_INDEX=URL       another wheel index for torch, such as the CPU-only one
+#   LAB=0                 which lab `lab`, `grade`, `validate`, `notebooks` are about (lab and grade: 0; the others: all)
+#   NOTEBOOK=path         the notebook that `grade` grades (default: the one in labs/)
+#   JSON=path             where `grade` also writes its points as JSON
+
+SHELL := /bin/bash
+TORCH ?= 2.13.0
+PYTHON ?= python3
+
+# The active conda environment if there is one (not its base), else .venv here.
+ifneq ($(and $(CONDA_PREFIX),$(filter-out base,$(CONDA_DEFAULT_ENV))),)
+ENV := $(CONDA_PREFIX)
+else
+ENV := .venv
+endif
+BIN := $(ENV)/bin
+PY := $(BIN)/python
+STAMP := $(ENV)/.labs-ready-$(subst /,-,$(CURDIR))
+ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
+TEST_OPTIONS ?=
+
+.PHONY: help setup lab demo test test-all test-gpu notebooks validate grade bench lint clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+setup: $(STAMP) ## install everything (runs by itself before the others)
+
+$(STAMP): pyproject.toml
+	@test -x $(PY) || { echo "making $(ENV)"; $(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 13), \
+		f"this course needs Python 3.11 or 3.12, and {sys.executable} is {sys.version.split()[0]}: make PYTHON=python3.12 ..."' \
+		&& $(PYTHON) -m venv $(ENV); }
+	$(PY) -m pip install --quiet --disable-pip-version-check torch==$(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@
+
+lab: setup ## open JupyterLab on a lab: make lab LAB=3
+	@notebook=$$(ls labs/lab$(or $(LAB),0)_*.ipynb 2>/dev/null); \
+	test -n "$$notebook" || { echo "there is no Lab $(LAB); there are: $$(ls labs/*.ipynb | tr '\n' ' ')"; exit 1; }; \
+	$(BIN)/jupyter lab $(ROOT_FLAG) "$$notebook"
+
+demo: setup ## 4 ranks train a GPT for about a minute; results in results/demo
+	$(PY) -m lib.demo $(DEMO_OPTIONS)
+
+test: setup lint ## everything CI runs
+	$(PY) -m pytest -m "not slow and not gpu" $(TEST_OPTIONS)
+	$(PY) -m lib.course validate
+
+test-all: setup lint ## the slow tests too
+	$(PY) -m pytest -m "not gpu" $(TEST_OPTIONS)
+	$(PY) -m lib.course validate
+
+test-gpu: setup ## the tests on ranks under NCCL: as many ranks as GPUs, and two ranks on one GPU
+	$(PY) -m pytest tests/launch tests/collectives tests/gpu --backend nccl $(TEST_OPTIONS)
+	$(PY) -m pytest tests/gpu --backend nccl-shared $(TEST_OPTIONS)
+
+notebooks: setup ## execute solutions/ and generate labs/ from them
+	$(PY) -m lib.course execute $(LAB)
+	$(PY) -m lib.course build $(LAB)
+
+validate: setup ## solutions pass, unsolved labs score 0, labs equal what solutions generate
+	$(PY) -m lib.course validate $(LAB)
+
+grade: setup ## points for a notebook: make grade LAB=0 NOTEBOOK=path
+	$(PY) -m lib.course grade --lab $(or $(LAB),0) $(if $(JSON),--json "$(JSON)") $(if $(NOTEBOOK),"$(NOTEBOOK)")
+
+bench: setup ## speed, side by side with torch's own, in one run; results in results/bench
+	$(PY) -m tests.benchmarks $(BENCH)
+
+lint: setup ## ruff, on code and notebooks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean: ## remove what the other commands made
+	rm -rf .venv build results *.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
