@@ -128,16 +128,23 @@ def _judge(exercise, runs, problem):
             points += claim.points
             lines.append(f"  ok  {claim.name:<{WIDTH}} {claim.says}")
             continue
-        first, *more = found.text.splitlines()
-        lines.append(f"  --  {claim.name:<{WIDTH}} {first}")
-        lines += [f"        {line}" for line in more]
+        lines.append(f"  --  {claim.name}")
+        for line in found.text.splitlines():
+            lines += _wrapped(line)
         hint = next((h for h in exercise.hints if h.fits(found)), None)
         if hint:
-            lines += textwrap.wrap(f"Usual cause: {hint.text}", 108, initial_indent=" " * 8, subsequent_indent=" " * 8)
+            lines += _wrapped(f"Usual cause: {hint.text}")
         lines.append(f"{points} of {exercise.points} points")
-        return Outcome(points, exercise.points, lines, f"{claim.name}: {first}", hint.name if hint else None)
+        message = f"{claim.name}: {found.text.splitlines()[0]}"
+        return Outcome(points, exercise.points, lines, message, hint.name if hint else None)
     lines.append(f"{points} of {exercise.points} points")
     return Outcome(points, exercise.points, lines, "passed")
+
+
+def _wrapped(line):
+    """A line at the width of a notebook's output, its indentation kept."""
+    indent = " " * (6 + len(line) - len(line.lstrip()))
+    return textwrap.wrap(line.lstrip(), 96, initial_indent=indent, subsequent_indent=indent + "  ")
 
 
 def _not_written(exercise):

@@ -138,7 +138,7 @@ SEND_RECV = Exercise(
         ),
         Hint(
             "a message to itself",
-            lambda p: "to itself" in p.text,
+            lambda p: p.kind == "raised" and "itself" in p.text,
             "when `to` is the rank itself there is nobody to send to: return a copy.",
         ),
         Hint(

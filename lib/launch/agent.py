@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from multiprocessing import spawn
+from multiprocessing import forkserver, resource_tracker, spawn
 
 import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import WorkerSpec
@@ -81,6 +81,7 @@ class Agent:
     def _run(self):
         with _silent_loggers(), _no_main_module():
             try:
+                _start_forkserver()
                 self.elastic.run("rank")
             except BaseException as error:  # what went wrong is in the books; this is for what they cannot know
                 self.error = error
@@ -119,6 +120,16 @@ def exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def _start_forkserver():
+    """With SIGINT blocked, which it passes on to the ranks: the stop button must not hit it while it imports torch."""
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

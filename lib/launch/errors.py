@@ -10,6 +10,13 @@ from lib.ledger.source import place
 from lib.ledger.verdict import find_cycle, find_waits, verdict
 
 
+class Stopped(KeyboardInterrupt):
+    """The stop button, or Ctrl-C: the ranks have been ended."""
+
+    def _render_traceback_(self):  # in a notebook: one line instead of the frames of lib
+        return ["KeyboardInterrupt: stopped, and the ranks have been ended"]
+
+
 class RankError(RuntimeError):
     """A run on ranks failed. The message is the verdict; `kind` says which sort, `ledger` holds the ranks' books.
 
@@ -71,7 +78,7 @@ def _failed(failure, folder, mismatch):
     }
     first = min(reports, key=lambda rank: failure.heads[rank].left)
     report = reports[first]
-    alike = [rank for rank, r in reports.items() if (r["type"], r["text"]) == (report["type"], report["text"])]
+    alike = [rank for rank, r in reports.items() if _same(r, report)]
     who = f"all {len(failure.heads)} ranks" if len(alike) == len(failure.heads) > 1 else ranks_text(alike)
     if failure.heads[first].state == EXITED:
         lines = [f"{who} called {report['text']} and left the others alone; return from the function instead"]
@@ -79,12 +86,19 @@ def _failed(failure, folder, mismatch):
         lines = [f"{who} raised {report['type']}: {report['text']}"]
     lines += _where(report)
     others = [rank for rank in reports if rank not in alike]
-    for rank in others[:3]:
+    twins = [rank for rank in others if reports[rank]["site"] == report["site"]]
+    if twins:
+        lines.append(f"{ranks_text(twins)} raised the like at the same line")
+    for rank in [rank for rank in others if rank not in twins][:2]:
         lines.append(f"{ranks_text([rank])} raised {reports[rank]['type']}: {reports[rank]['text']}")
         lines += _where(reports[rank])
     if mismatch:
         lines.append(_indent(mismatch.text))
     return "exited" if failure.heads[first].state == EXITED else "raised", "\n".join(lines)
+
+
+def _same(a, b):
+    return (a["type"], a["text"], a["site"]) == (b["type"], b["text"], b["site"])
 
 
 def _where(report):
@@ -104,7 +118,6 @@ def _where(report):
 
 def _hang(failure, mismatch):
     waits = find_waits(failure.ledger, failure.heads)
-    after = f"{failure.seconds:.1f} s"
     left = [rank for rank, head in enumerate(failure.heads) if head.state == RETURNED]
     awaited = sorted({peer for wait in waits.values() for peer in wait.awaited} & set(left))
     if mismatch:
@@ -120,9 +133,9 @@ def _hang(failure, mismatch):
     else:
         why = "the ranks wait, and none can go on"
     heads = {
-        "deadlock": f"deadlock after {after}: {why}",
-        "no progress": f"no progress for 2 s, stopped after {after}: {why}",
-        "timeout": f"timeout after {after}: {why}. Slow, not stuck? Give launch.run a larger timeout=",
+        "deadlock": f"deadlock: {why}",
+        "no progress": f"no progress for 2 s: {why}",
+        "timeout": f"timeout after {failure.timeout:g} s: {why}. Slow, not stuck? Give launch.run a larger timeout=",
     }
     return heads[failure.kind] + "\n" + "\n".join(
         f"  {line}" for line in verdict(failure.ledger, failure.heads, failure.busy)

@@ -12,7 +12,7 @@ import cloudpickle
 from lib import backend as backends
 from lib.launch import worker
 from lib.launch.agent import Agent
-from lib.launch.errors import from_failure, from_findings
+from lib.launch.errors import Stopped, from_failure, from_findings
 from lib.launch.output import Output
 from lib.launch.watch import watch
 from lib.ledger.book import lay_out
@@ -85,6 +85,8 @@ def _run_in(folder, payload, nproc, choice, timeout, ledger, show):
     agent.start()
     try:
         failure = watch(agent, books, output, timeout, ledger)
+    except KeyboardInterrupt:
+        raise Stopped from None
     finally:
         agent.kill()  # after a failure or the stop button; does nothing when all have ended
     output.pump(final=True)

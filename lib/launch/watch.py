@@ -36,7 +36,7 @@ class Failure:
     """How a run went wrong, as it was at that moment. kind: "failed", "deadlock", "no progress" or "timeout"."""
 
     kind: str
-    seconds: float
+    timeout: float  # seconds that were allowed
     heads: list[Head]
     ledger: Ledger
     gone: list[int]  # ranks whose process had ended before its function returned
@@ -55,7 +55,7 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
             time.sleep(GRACE)
             heads = books.heads()
             gone = [r for r, head in enumerate(heads) if head.state < RETURNED and not agent.alive(r)]
-            return Failure("failed", now() - began, heads, books.read(), gone, {})
+            return Failure("failed", timeout, heads, books.read(), gone, {})
         signature = tuple((head.state, head.touches) for head in heads)
         if signature != last:
             last, changed, judged = signature, now(), False
@@ -76,7 +76,7 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
         if kind:
             stacks = _stacks(agent, books, [r for r, head in enumerate(heads) if head.state == RUNNING])
             busy = {rank: line for rank, frames in stacks.items() if (line := _user_line(frames))}
-            return Failure(kind, now() - began, books.heads(), books.read(), [], busy)
+            return Failure(kind, timeout, books.heads(), books.read(), [], busy)
     return None
 
 

@@ -178,6 +178,28 @@ def test_the_stop_button_ends_the_ranks_and_the_next_launch_works(program, tmp_p
     assert "stopped" in out and "again [0, 1]" in out
 
 
+def test_stop_during_the_first_launch_prints_no_traceback_of_the_forkserver(program):
+    process = program(
+        LOOP + """
+    import threading
+    def stop():
+        time.sleep(0.3)                      # the forkserver is importing torch now
+        os.killpg(0, signal.SIGINT)
+    threading.Thread(target=stop).start()
+    try:
+        launch.run(fn, nproc=2)
+    except KeyboardInterrupt:
+        print("stopped")
+    print("again", launch.run(lambda: dist.get_rank(), nproc=2))
+    """,
+        FOLDER="",
+    )
+    code, out, err = finish(process)
+    assert code == 0, err
+    assert "stopped" in out and "again [0, 1]" in out
+    assert err == ""
+
+
 def test_a_killed_kernel_leaves_no_rank_and_no_forkserver(program, tmp_path):
     process = program(LOOP + "\n    launch.run(fn, nproc=3)\n", FOLDER=str(tmp_path))
     pids = rank_pids(tmp_path, 3)
