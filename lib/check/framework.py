@@ -11,6 +11,7 @@ lost, the earlier ones kept. What is printed is the same on every run: no times,
 import json
 import os
 import textwrap
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +37,7 @@ class Run:
 
     world_size: int
     results: list[Any]
-    ledger: Ledger
+    ledger: Ledger | None
 
 
 @dataclass
@@ -67,10 +68,11 @@ class Hint:
 class Exercise:
     """One graded exercise.
 
-    measure: runs on every rank, measure(student's function) -> what this rank saw (plain data and tensors);
-        it puts `ledger.mark(label)` before and `ledger.mark("")` after each call of the student's function.
-    worlds: the numbers of ranks it runs on.
-    may_call: the ops of torch and the functions of lib ("p2p.send_recv") that an answer may be built from.
+    measure: measure(student's function) -> what was seen (plain data and tensors). It runs on every rank, and puts
+        `ledger.mark(label)` before and `ledger.mark("")` after each call of the student's function.
+    worlds: the numbers of ranks it runs on; () for a function that needs no ranks: `measure` runs here, as world 0.
+    may_call: the ops of torch ("send") and the functions of lib ("p2p.send_recv") that an answer may be built from.
+    reference: lib's function of the same name and signature, for `use`.
     """
 
     name: str
@@ -78,7 +80,8 @@ class Exercise:
     worlds: tuple[int, ...]
     claims: tuple[Claim, ...]
     hints: tuple[Hint, ...]
-    may_call: tuple[str, ...]
+    may_call: tuple[str, ...] = ()
+    reference: Callable | None = None
 
     @property
     def points(self) -> int:
@@ -102,12 +105,14 @@ class Outcome:
 
 def evaluate(exercise: Exercise, fn: Callable) -> Outcome:
     """Run and judge, without printing or raising."""
+    if not exercise.worlds:
+        return _evaluate_here(exercise, fn)
     runs, problem = [], None
     for nproc in exercise.worlds:
         try:
-            results = launch.capture(exercise.measure, fn, nproc=nproc, backend="auto", timeout=TIMEOUT)
+            results = launch.capture(exercise.measure, fn, nproc=nproc, timeout=TIMEOUT)
         except launch.RankError as error:
-            if "NotImplementedError" in str(error) and error.kind == "raised":
+            if error.kind == "raised" and "raised NotImplementedError" in str(error):
                 return _not_written(exercise)
             facts = {"world_size": nproc, "waiting": len(error.waits), "ledger": error.ledger}
             problem = Problem(error.kind, f"{_ranks(nproc)}: {error}", facts)
@@ -118,6 +123,18 @@ def evaluate(exercise: Exercise, fn: Callable) -> Outcome:
         runs.append(Run(nproc, list(results), results.ledger))
     problem = _forbidden_call(exercise, runs, problem) or problem
     return _judge(exercise, runs, problem)
+
+
+def _evaluate_here(exercise, fn):
+    try:
+        seen = exercise.measure(fn)
+    except NotImplementedError:
+        return _not_written(exercise)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error}\n  {place(where.filename, where.lineno, where.name)}"
+        return _judge(exercise, [], Problem("raised", text))
+    return _judge(exercise, [Run(0, [seen], None)], None)
 
 
 def _judge(exercise, runs, problem):
@@ -190,23 +207,14 @@ def _report(exercise, outcome):
 
 
 _passed: dict[str, Callable] = {}  # in this kernel: exercise -> the student's function that passed
-_references: dict[str, Callable] = {}  # exercise -> lib's function of the same name and signature
 
 
-def reference(name: str, fn: Callable) -> None:
-    """Say which function of lib stands in for an exercise that is not solved."""
-    _references[name] = fn
-
-
-def use(fn: Callable) -> Callable:
-    """The student's `fn` once it has passed its check in this kernel; until then lib's, and a line that says so."""
-    name = getattr(fn, "__name__", repr(fn))
-    if name not in _references:
-        raise KeyError(f"{name!r} is not an exercise; use() takes one of {', '.join(sorted(_references))}")
-    if _passed.get(name) is fn:
+def stand_in(exercise: Exercise, fn: Callable) -> Callable:
+    """`fn` once it has passed its check in this kernel; until then lib's, and a line that says so."""
+    if _passed.get(exercise.name) is fn:
         return fn
-    print(f"(running lib's {name}: yours has not passed its check yet)")
-    return _references[name]
+    print(f"(running lib's {exercise.name}: yours has not passed its check yet)")
+    return exercise.reference
 
 
 def _ranks(n):

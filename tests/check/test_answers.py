@@ -1,20 +1,28 @@
 """Every check is proved able to fail: wrong answers are rejected with the right hint, right ones accepted.
 
-One file per exercise, answers_<lab>_<exercise>.py: EXERCISE, WRONG {function: name of the hint}, RIGHT [functions].
+One file per exercise, lab0/answers_<exercise>.py: WRONG {function: name of the hint}, RIGHT [functions].
 """
 
-import glob
-import importlib
-import os
+import importlib.util
+import pathlib
+import sys
 
 import pytest
 
-from lib.check import lab0
+from lib.check import EXERCISES
 from lib.check.framework import evaluate
 
-EXERCISES = {e.name: e for module in (lab0,) for e in vars(module).values() if type(e).__name__ == "Exercise"}
-FILES = sorted(os.path.basename(p)[:-3] for p in glob.glob(os.path.join(os.path.dirname(__file__), "answers_*.py")))
-ANSWERS = [importlib.import_module(name) for name in FILES]
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    module.EXERCISE = path.stem.removeprefix("answers_")
+    return module
+
+
+ANSWERS = [load(path) for path in sorted(pathlib.Path(__file__).parent.glob("lab*/answers_*.py"))]
 WRONG = [(m.EXERCISE, fn, hint) for m in ANSWERS for fn, hint in m.WRONG.items()]
 RIGHT = [(m.EXERCISE, fn) for m in ANSWERS for fn in m.RIGHT]
 table: list[tuple[str, str, str, int, int]] = []

@@ -129,7 +129,6 @@ def not_written(tensor, to, frm):
     raise NotImplementedError
 
 
-EXERCISE = "send_recv"
 WRONG = {
     sends_first: "everyone sends first",
     receives_first: "everyone receives first",
