@@ -136,32 +136,36 @@ def _say_once(choice):
 
 
 def _pack(fn, args):
-    """fn and args as bytes; the user's own modules by value too, so that the ranks see what the kernel sees."""
-    module = sys.modules.get(getattr(fn, "__module__", None) or "")
-    by_value = module is not None and _is_users(module)
-    if by_value:
+    """fn and args as bytes; what the user's own modules define by value too, so that the ranks see what we see."""
+    modules = {sys.modules.get(getattr(thing, "__module__", None) or "") for thing in (fn, *args) if callable(thing)}
+    by_value = [module for module in modules if module is not None and _is_users(module)]
+    for module in by_value:
         cloudpickle.register_pickle_by_value(module)
     try:
-        try:
-            cloudpickle.dumps(fn)
-        except Exception as error:
-            raise TypeError(
-                f"{getattr(fn, '__name__', fn)!r} cannot be sent to the ranks: {_short(error)}. It uses something from "
-                "outside that cannot be copied to another process (an open file, a lock, a generator, a figure); "
-                "make that inside the function."
-            ) from None
+        _try_to_pack(
+            fn,
+            getattr(fn, "__name__", repr(fn)),
+            "It uses something that cannot be copied to another process (an open file, a lock, a generator, a figure); "
+            "make that inside the function.",
+        )
         for position, arg in enumerate(args):
-            try:
-                cloudpickle.dumps(arg)
-            except Exception as error:
-                raise TypeError(
-                    f"argument {position} ({type(arg).__name__}) cannot be sent to the ranks: {_short(error)}. "
-                    "Send tensors, numbers, strings, functions, lists or dicts, and make the rest inside the function."
-                ) from None
+            _try_to_pack(
+                arg,
+                f"argument {position} ({type(arg).__name__})",
+                "Send tensors, numbers, strings, functions, lists or dicts, and make the rest inside the function.",
+            )
         return cloudpickle.dumps((fn, args))
     finally:
-        if by_value:
+        for module in by_value:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def _try_to_pack(thing, name, advice):
+    try:
+        cloudpickle.dumps(thing)
+    except Exception as error:
+        short = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise TypeError(f"{name} cannot be sent to the ranks: {short}. {advice}") from None
 
 
 def _is_users(module):
@@ -171,6 +175,3 @@ def _is_users(module):
         and not file.startswith(os.path.dirname(multiprocessing.__path__[0]))
     )  # fmt: skip
 
-
-def _short(error):
-    return " ".join(f"{type(error).__name__}: {error}".split())[:160]
