@@ -142,30 +142,27 @@ def _pack(fn, args):
     for module in by_value:
         cloudpickle.register_pickle_by_value(module)
     try:
-        _try_to_pack(
-            fn,
-            getattr(fn, "__name__", repr(fn)),
-            "It uses something that cannot be copied to another process (an open file, a lock, a generator, a figure); "
-            "make that inside the function.",
-        )
-        for position, arg in enumerate(args):
-            _try_to_pack(
-                arg,
-                f"argument {position} ({type(arg).__name__})",
-                "Send tensors, numbers, strings, functions, lists or dicts, and make the rest inside the function.",
-            )
         return cloudpickle.dumps((fn, args))
+    except Exception:
+        _name_what_cannot_be_packed(fn, args)
+        raise
     finally:
         for module in by_value:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _try_to_pack(thing, name, advice):
-    try:
-        cloudpickle.dumps(thing)
-    except Exception as error:
-        short = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-        raise TypeError(f"{name} cannot be sent to the ranks: {short}. {advice}") from None
+def _name_what_cannot_be_packed(fn, args):
+    outside = "something that cannot be copied to another process (an open file, a lock, a generator, a figure)"
+    things = [(fn, getattr(fn, "__name__", repr(fn)), f"It uses {outside}; make that inside the function.")]
+    for position, arg in enumerate(args):
+        advice = "Send tensors, numbers, strings, functions, lists or dicts, and make the rest inside the function."
+        things.append((arg, f"argument {position} ({type(arg).__name__})", advice))
+    for thing, name, advice in things:
+        try:
+            cloudpickle.dumps(thing)
+        except Exception as error:
+            short = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+            raise TypeError(f"{name} cannot be sent to the ranks: {short}. {advice}") from None
 
 
 def _is_users(module):
