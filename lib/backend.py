@@ -74,12 +74,14 @@ def join(choice: Choice | None = None, store: dist.Store | None = None, timeout:
     local_rank = int(os.environ["LOCAL_RANK"])
     if choice is None:
         choice = choose("auto", int(os.environ["LOCAL_WORLD_SIZE"]))
+    kwargs = {} if store is None else {"store": store, "rank": rank, "world_size": world_size}
     if choice.ranks_per_gpu:
         torch.cuda.set_device(local_rank // choice.ranks_per_gpu)
+        torch.cuda.init()
         torch.set_default_device(device())
+        kwargs["device_id"] = device()  # NCCL connects now: a first batch among some ranks only would hang
     if choice.ranks_per_gpu > 1:
         os.environ.update(_shared_gpu_settings(rank))
-    kwargs = {} if store is None else {"store": store, "rank": rank, "world_size": world_size}
     dist.init_process_group(choice.name, timeout=timedelta(seconds=timeout), **kwargs)
 
 

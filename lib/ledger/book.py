@@ -112,6 +112,8 @@ class BookWriter:
         number = self.names.get(text)
         if number is None:
             with self.lock:
+                if text in self.names:  # another thread has just written it
+                    return self.names[text]
                 number = len(self.names)
                 if number > 0xFFFF:  # more distinct source lines than a program has: keep counting, lose the text
                     return 0xFFFF

@@ -265,9 +265,12 @@ def _flatten(value):
 
 
 def _threads():
-    """Python threads of this rank that may communicate: all but the launcher's own."""
+    """Python threads of this rank that may communicate: not the launcher's, nor one that waits for work from another."""
     count = threading.active_count()
-    return count if count == 1 else count - sum(t.name.startswith("lib.launch.") for t in threading.enumerate())
+    if count == 1:
+        return count
+    others = (t.name.startswith("lib.launch.") or getattr(t, "is_idle", False) for t in threading.enumerate())
+    return count - sum(others)
 
 
 _USER, _LIB, _FOREIGN = range(3)

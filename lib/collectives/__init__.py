@@ -1,0 +1,48 @@
+"""Collectives from send and receive. N ranks, n elements, L = ceil(log2 N), P the largest power of two up to N.
+
+function                          rounds      elements sent, all ranks   used when
+--------------------------------  ----------  -------------------------  ----------------------------------------------
+broadcast, reduce                 L           (N-1) n                    one to all, all to one
+scatter, gather                   N-1         n less the root's part     a part each, from or to one rank
+ring_all_gather                   N-1         (N-1) n                    every rank needs every rank's chunk
+ring_reduce_scatter               N-1         (N-1) n                    every rank needs its chunk of the sum
+all_to_all                        N-1         (N-1) n                    every rank has something for every other
+barrier                           L           one byte, N L times        nobody may go on before all are here
+all-reduce:
+  star_all_reduce                 2(N-1)      2(N-1) n                   the naive way: rank 0 carries it all
+  tree_all_reduce                 2 L         2(N-1) n                   few rounds, few messages
+  ring_all_reduce                 2(N-1)      2(N-1) n                   long tensors
+  pipelined_ring_all_reduce       4(N-1)      2(N-1) n                   long tensors, cores to spare
+  recursive_doubling_all_reduce   log2 N      n N log2 N                 short tensors
+  halving_doubling_all_reduce     2 log2 N    2(N-1) n                   in between
+  hierarchical_all_reduce         two rings   see hierarchical.py        fast links inside a node, slow ones between
+  all_reduce                      -           -                          always: it picks one of these by size
+
+(recursive_doubling and halving_doubling where N = P; else two rounds and 2(N-P) n more.) Exact formulas: `cost.py`.
+
+Conventions. Ranks are ranks within `group`. `op` is one of torch.distributed.ReduceOp's SUM, PRODUCT, MAX, MIN, AVG.
+Chunk r is `tensor_split(N)[r]`: no padding. After an all-reduce all ranks of the group hold the same bits.
+`start(fn, tensor, group)` runs any of them in the background; `all_gather` and `reduce_scatter` are the rings.
+"""
+
+from lib.collectives.background import Work, start
+from lib.collectives.dissemination import barrier
+from lib.collectives.doubling import recursive_doubling_all_reduce
+from lib.collectives.front_door import all_reduce
+from lib.collectives.halving_doubling import halving_doubling_all_reduce
+from lib.collectives.hierarchical import hierarchical_all_reduce, node_groups
+from lib.collectives.pairwise import all_to_all
+from lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from lib.collectives.ring_pipelined import pipelined_ring_all_reduce
+from lib.collectives.star import gather, scatter, star_all_reduce
+from lib.collectives.tree import broadcast, reduce, tree_all_reduce
+
+all_gather = ring_all_gather
+reduce_scatter = ring_reduce_scatter
+
+__all__ = [
+    "Work", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "halving_doubling_all_reduce",
+    "hierarchical_all_reduce", "node_groups", "pipelined_ring_all_reduce", "recursive_doubling_all_reduce", "reduce",
+    "reduce_scatter", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "scatter", "star_all_reduce",
+    "start", "tree_all_reduce",
+]  # fmt: skip

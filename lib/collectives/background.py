@@ -1,0 +1,136 @@
+"""Any collective in the background: `start` now, `wait` when the result is needed.
+
+    your thread       start(A)  start(B)   ... compute ...   A.wait()   ... compute ...   B.wait()
+    communication              [==== A ====][==== B ====]
+
+One communication thread per process takes the works in the order they were started. So the order of `start` is the
+order on the wire, and ranks that start the same works in the same order cannot deadlock, whatever groups the
+works use and however these overlap. Two rules follow:
+
+1. All ranks that share a group start their works on it, and on any group that overlaps it, in the same order.
+2. From `start` to `wait` a group belongs to the communication thread: whoever else used it would mix its messages
+   into the work's. Other groups stay free. To do something at once on such a group: `start(...).wait()`, in its turn.
+
+On a GPU the thread has a CUDA stream of its own: it waits for what your stream had queued at `start`, and `wait` makes
+your stream, not the host, wait for the result.
+"""
+
+import atexit
+import queue
+import threading
+
+import torch
+import torch.distributed as dist
+
+from lib import ledger
+from lib.collectives import p2p
+from lib.ledger.source import place
+
+
+def start(fn, *args, **kwargs):
+    """Begin `fn(*args, **kwargs)` on the communication thread; returns its Work.
+
+    fn: any collective of this package, or one written like it: start(ring_all_reduce, tensor, group).
+    Its tensors are kept alive; until `wait` do not change what it sends nor read what it receives.
+    """
+    work = Work(fn, args, kwargs)
+    _communication().works.put(work)
+    return work
+
+
+class Work:
+    """An operation under way on the communication thread. Made by `start`."""
+
+    def __init__(self, fn, args, kwargs):
+        self.fn, self.args, self.kwargs = fn, args, kwargs
+        self.site = ledger.call_site()  # the line that called start: the thread's own stack does not show it
+        self.result = self.error = None
+        self.ended = threading.Event()
+        given = [*args, *kwargs.values()]
+        self.groups = [g for g in given if isinstance(g, dist.ProcessGroup)] or [dist.group.WORLD]
+        p2p.in_background.update(dict.fromkeys(self.groups, self))
+        self.gpu = next((t.device for t in given if isinstance(t, torch.Tensor) and t.is_cuda), None)
+        if self.gpu is not None:
+            self.ready = torch.cuda.current_stream(self.gpu).record_event()
+
+    def is_completed(self):
+        """Has the operation ended, well or badly? Never blocks."""
+        return self.ended.is_set() and (self.gpu is None or self.error is not None or self.done.query())
+
+    def wait(self):
+        """Return the operation's result once it has ended, or raise here what it raised there."""
+        self.ended.wait()
+        for group in self.groups:
+            if p2p.in_background.get(group) is self:  # nothing was started on it later: the group is free again
+                del p2p.in_background[group]
+        if self.error is not None:
+            raise self.error
+        if self.gpu is not None:
+            stream = torch.cuda.current_stream(self.gpu)
+            stream.wait_event(self.done)
+            if isinstance(self.result, torch.Tensor):
+                self.result.record_stream(stream)  # made on the thread's stream, read on this one
+        self.args = self.kwargs = None  # not before: on a GPU the thread's stream may only now have finished with them
+        return self.result
+
+    def run(self, streams):
+        """On the communication thread."""
+        with ledger.attributed_to(self.site):
+            if self.gpu is None:
+                self.result = self.fn(*self.args, **self.kwargs)
+                return
+            stream = streams.setdefault(self.gpu, torch.cuda.Stream(self.gpu))
+            with torch.cuda.device(self.gpu), torch.cuda.stream(stream), torch.device(self.gpu):
+                stream.wait_event(self.ready)
+                self.result = self.fn(*self.args, **self.kwargs)
+                self.done = stream.record_event()
+
+    def __str__(self):
+        return f"{getattr(self.fn, '__name__', 'operation')}, started at {place(*self.site[0])}"
+
+
+class Communication(threading.Thread):
+    """Runs works in order. After a failure it runs no more: the messages of the ranks are out of step."""
+
+    def __init__(self):
+        super().__init__(name="lib.collectives.background", daemon=True)
+        self.works = queue.SimpleQueue()
+        self.failed = None
+
+    @property
+    def is_idle(self):
+        """Nothing to do: only another thread could change that. The ledger asks, when it judges a deadlock."""
+        return not p2p.in_background
+
+    def run(self):
+        streams = {}
+        while (work := self.works.get()) is not None:
+            if self.failed is not None:
+                work.error = RuntimeError(f"not run: {work}, because an earlier one failed: {self.failed}")
+            else:
+                try:
+                    work.run(streams)
+                except BaseException as error:
+                    error.add_note(f"in the background: {work}")
+                    work.error, self.failed = error, work
+            work.ended.set()
+            work = None  # an idle thread keeps no tensors alive
+
+    def end(self):
+        self.works.put(None)
+        self.join(timeout=2)  # a work stuck in a receive must not keep the process from leaving
+
+
+_thread = None
+_first_use = threading.Lock()
+
+
+def _communication():
+    """This process's communication thread, started on first use and ended at exit."""
+    global _thread
+    with _first_use:
+        if _thread is None:
+            _thread = p2p.background_thread = Communication()
+            _thread.start()
+            atexit.register(_thread.end)
+    return _thread

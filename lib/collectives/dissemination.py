@@ -1,0 +1,29 @@
+"""Barrier by dissemination: after ceil(log2 N) rounds every rank has heard, directly or not, from every other.
+
+    round 0   r -> r+1     rank 4 has heard from 3
+    round 1   r -> r+2     ... and, through 2, from 1 and 2
+    round 2   r -> r+4     ... and, through 0, from 0, 7, 6, 5: all of 8
+
+Each round doubles how far back a rank has heard; unlike a tree it works for any N without waiting for a root.
+
+Source: Hensgen, Finkel, Manber 1988.
+"""
+
+import torch
+import torch.distributed as dist
+
+from lib.collectives import p2p
+from lib.collectives.local import powers_of_two
+
+
+def barrier(group=None):
+    """Return when every rank of `group` has called it.
+
+    Sends: ceil(log2 N) rounds of one byte a rank.
+    """
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    token, heard = torch.zeros(2, 1, dtype=torch.uint8, device=device)
+    for distance in powers_of_two(world_size):
+        p2p.send_recv(token, (rank + distance) % world_size, (rank - distance) % world_size, group, out=heard)
+    heard.item()  # on a GPU the messages are only queued until the host asks for what they brought

@@ -1,0 +1,49 @@
+"""The all-reduce that picks its algorithm by message size and world size, as NCCL and MPI libraries do.
+
+    few bytes   latency counts    recursive doubling: the fewest rounds
+    many bytes  bandwidth counts  ring, or halving and doubling: the fewest bytes
+
+Where one overtakes the other is a matter of the machine, so it is measured and kept as data: `thresholds.json`. It maps
+a world size to rows [up to so many bytes, algorithm], sizes rising, null without end. A world size that is not there
+takes the rows of the nearest smaller one that is.
+"""
+
+import functools
+import json
+from pathlib import Path
+
+import torch.distributed as dist
+
+from lib.collectives.doubling import recursive_doubling_all_reduce
+from lib.collectives.halving_doubling import halving_doubling_all_reduce
+from lib.collectives.ring import ring_all_reduce
+from lib.collectives.ring_pipelined import pipelined_ring_all_reduce
+from lib.collectives.star import star_all_reduce
+from lib.collectives.tree import tree_all_reduce
+
+ALL_REDUCE = {
+    "star": star_all_reduce,
+    "tree": tree_all_reduce,
+    "ring": ring_all_reduce,
+    "pipelined_ring": pipelined_ring_all_reduce,
+    "recursive_doubling": recursive_doubling_all_reduce,
+    "halving_doubling": halving_doubling_all_reduce,
+}
+THRESHOLDS = json.loads(Path(__file__).with_name("thresholds.json").read_text())["all_reduce"]
+
+
+def all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
+    """Reduce `tensor` over the ranks of `group`, in place, by the algorithm measured fastest; returns it.
+
+    tensor: any shape, the same on every rank. What is sent: see the algorithm that `choose` names.
+    Bit-identical on all ranks, as each of them is.
+    """
+    name = choose(tensor.numel() * tensor.element_size(), dist.get_world_size(group))
+    return ALL_REDUCE[name](tensor, group, op)
+
+
+@functools.lru_cache(1024)
+def choose(nbytes, world_size):
+    """The name, in ALL_REDUCE, of the algorithm for `nbytes` bytes a rank over `world_size` ranks."""
+    row = max((int(size) for size in THRESHOLDS if int(size) <= world_size), default=2)
+    return next(name for up_to, name in THRESHOLDS[str(row)] if up_to is None or nbytes <= up_to)

@@ -1,0 +1,64 @@
+"""What a collective does on its own rank: combine two partial results, cut a tensor into chunks, see it as a line.
+
+op              combine(a, b)       dtype
+SUM             a + b               any number
+PRODUCT         a * b               any number
+MAX, MIN        max(a, b), min(a, b)
+AVG             a + b, the total divided by world_size at the end; floating point only
+
+Chunk r of n elements (or rows) over N ranks is `tensor.tensor_split(N)[r]`: contiguous, in order, no padding,
+and the sizes differ by at most one: the first n mod N chunks hold one more.
+"""
+
+import torch
+from torch.distributed import ReduceOp
+
+_COMBINE = {
+    ReduceOp.SUM: torch.add,
+    ReduceOp.PRODUCT: torch.mul,
+    ReduceOp.MAX: torch.maximum,
+    ReduceOp.MIN: torch.minimum,
+    ReduceOp.AVG: torch.add,
+}
+
+
+def combiner(op, tensor):
+    """The function `combine(a, b, out=c)` of `op`; raises ValueError where `tensor`'s dtype has no such `op`."""
+    if op not in _COMBINE:
+        raise ValueError(f"op={op}: use SUM, PRODUCT, MAX, MIN or AVG of torch.distributed.ReduceOp")
+    if op == ReduceOp.AVG and not tensor.is_floating_point():
+        raise ValueError(f"the average of {tensor.dtype} is no integer: use op=SUM and divide, or tensor.float()")
+    return _COMBINE[op]
+
+
+def finish(total, op, world_size):
+    """Turn the total over `world_size` ranks into `op`'s result, in place: only AVG has anything left to do."""
+    return total.div_(world_size) if op == ReduceOp.AVG else total
+
+
+class line:
+    """`with line(tensor) as x:` x is `tensor` as one line, (n,); what is written to x is in `tensor` afterwards.
+
+    A view of a contiguous tensor, else a copy that is written back at the end.
+    """
+
+    def __init__(self, tensor):
+        self.tensor = tensor.detach()
+
+    def __enter__(self):
+        self.line = self.tensor.reshape(-1)
+        return self.line
+
+    def __exit__(self, error, *_):
+        if error is None and not self.tensor.is_contiguous():
+            self.tensor.copy_(self.line.view(self.tensor.shape))
+
+
+def largest_power_of_two(n):
+    """The largest power of two up to n >= 1."""
+    return 1 << (n.bit_length() - 1)
+
+
+def powers_of_two(n):
+    """[1, 2, 4, ...] below n: ceil(log2 n) of them, the distances of a tree over n ranks."""
+    return [1 << bit for bit in range((n - 1).bit_length())]

@@ -1,0 +1,160 @@
+"""Send and receive: the two operations everything else in this course is made of.
+
+    rank 0                      rank 1
+    send(x, to=1)   --- x -->   recv(out, frm=0)
+
+The only file of the package that calls torch's own sends and receives.
+
+One rank rule, here and in every collective: `to`, `frm`, `src` and `dst` are ranks *within* `group` (0 .. world_size-1
+of that group). In the group of the global ranks (2, 5, 7), rank 1 is global rank 5. `group=None` is the whole world.
+
+Both sides of a message agree on dtype and number of elements; nothing but the elements travels. Messages from one
+rank to another arrive in the order they were sent. Tensors may be empty (an empty message is still a message),
+non-contiguous, or leaves that require grad; no gradient flows through a message.
+
+gloo's sends are rendezvous: a send ends when its receive has been posted. Two ranks that both send first wait for
+each other for ever; `send_recv` and `exchange` post the receive first and wait for neither until both are posted.
+"""
+
+import threading
+
+import torch
+import torch.distributed as dist
+
+# group -> the last work started on it and not yet waited for (`background.py`): until then the group is that thread's.
+in_background = {}
+background_thread = None
+
+
+def send(tensor, to, group=None):
+    """Send `tensor` to rank `to` of `group`; returns when `tensor` may be changed again."""
+    post([(tensor, to)], [], group).wait()
+
+
+def recv(out, frm, group=None):
+    """Fill `out` with what rank `frm` of `group` sends (as many elements, the same dtype); returns `out`."""
+    post([], [(out, frm)], group).wait()
+    return out
+
+
+def send_recv(tensor, to, frm, group=None, out=None):
+    """Send `tensor` to rank `to` while receiving from rank `frm`; returns what was received.
+
+    out: where it lands; pass one when its shape differs from `tensor`'s or to reuse a buffer. None: a new tensor.
+    """
+    if out is None:
+        out = torch.empty_like(tensor, requires_grad=False)
+    post([(tensor, to)], [(out, frm)], group).wait()
+    return out
+
+
+def exchange(sends, receives, group=None):
+    """Several sends [(tensor, to), ...] and receives [(out, frm), ...] at once; returns when all are done."""
+    post(sends, receives, group).wait()
+
+
+def post(sends, receives, group=None):
+    """Begin several sends and receives; returns a Pending whose `wait()` ends them all.
+
+    Until then no sent tensor may be changed and no received one read. A send to oneself is a copy, made at once.
+    Raises ValueError for a rank that `group` does not have, or a tensor on a device that it does not reach.
+    """
+    if not sends and not receives:
+        return Pending([], [])
+    group = dist.group.WORLD if group is None else group
+    if in_background or group is dist.GroupMember.NON_GROUP_MEMBER:
+        _check_may_use(group)
+    rank, world_size = group.rank(), group.size()
+    batches = _backend(group, (sends or receives)[0][0].device).supports_coalescing  # NCCL does, gloo does not
+
+    outbound, inbound, to_self, landings = [], [], [], []
+    for tensor, to in sends:
+        check_rank("send to", to, world_size)
+        if to == rank:
+            to_self.append(tensor)
+        else:
+            outbound.append((_ready_to_send(tensor, batches), to))
+    for out, frm in receives:
+        check_rank("receive from", frm, world_size)
+        if frm == rank:
+            out.detach().copy_(to_self.pop(0))
+            continue
+        wire = _ready_to_receive(out, batches)
+        inbound.append((wire, frm))
+        if wire is not out:
+            landings.append((out.detach(), wire))
+    return Pending(_begin_batch(inbound, outbound, group) if batches else _begin(inbound, outbound, group), landings)
+
+
+class Pending:
+    """Messages under way. `wait()` returns when all have been sent and received (on NCCL: the current stream waits)."""
+
+    def __init__(self, works, landings):
+        self.works, self.landings = works, landings
+
+    def wait(self):
+        for work in self.works:
+            work.wait()
+        for out, wire in self.landings:
+            out.copy_(wire)
+
+
+def _begin(inbound, outbound, group):
+    """Receives before sends: a send that finds its receive posted needs no second trip.
+
+    group.recv and group.send are what dist.irecv and dist.isend call, without their checks, which `post` has made:
+    a short message is mostly the time to begin it.
+    """
+    works = []
+    for wire, frm in inbound:
+        works.append(group.recv([wire], frm, 0))
+    for wire, to in outbound:
+        works.append(group.send([wire], to, 0))
+    return works
+
+
+def _begin_batch(inbound, outbound, group):
+    """On NCCL, separate sends and receives can deadlock; a batch cannot."""
+    receives = [dist.P2POp(dist.irecv, wire, group=group, group_peer=frm) for wire, frm in inbound]
+    sends = [dist.P2POp(dist.isend, wire, group=group, group_peer=to) for wire, to in outbound]
+    return dist.batch_isend_irecv(receives + sends) if receives or sends else []
+
+
+def _ready_to_send(tensor, batches):
+    """`tensor` as the backend can send it: contiguous, and on the CPU where gloo is to send a CUDA tensor."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_cuda and not batches:
+        tensor = tensor.cpu()
+    return tensor.contiguous()
+
+
+def _ready_to_receive(out, batches):
+    """`out` itself where the backend can receive into it, else a buffer that `Pending.wait` copies to `out`."""
+    staged = out.is_cuda and not batches
+    if out.is_contiguous() and not staged and not out.requires_grad:
+        return out
+    return torch.empty(out.shape, dtype=out.dtype, device="cpu" if staged else out.device)
+
+
+def _backend(group, device):
+    try:
+        return group._get_backend(device)
+    except RuntimeError:
+        reached = ", ".join(d.type for d in group._device_types)
+        raise ValueError(f"the tensor is on {device}, but this group reaches only {reached}: move it there") from None
+
+
+def _check_may_use(group):
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError(f"global rank {dist.get_rank()} is not in this group: only its members may use it")
+    if group in in_background and threading.current_thread() is not background_thread:
+        raise RuntimeError(
+            f"this group is in use in the background: {in_background[group]}. Call its wait() first, "
+            "or do this too through start(...).wait(), in its turn"
+        )
+
+
+def check_rank(what, rank, world_size):
+    if not 0 <= rank < world_size:
+        raise ValueError(f"{what} rank {rank}: the group has {world_size} ranks, 0 to {world_size - 1} (group ranks)")

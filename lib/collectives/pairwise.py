@@ -1,0 +1,58 @@
+"""All-to-all, pairwise: in round s every rank sends to the rank s places on and receives from the one s places back.
+
+    N = 4            to 0  to 1  to 2  to 3
+    from rank 0       .     1     2     3        the round in which each block travels;
+    from rank 1       3     .     1     2        in every round each rank sends one block
+    from rank 2       2     3     .     1        and receives one, so no link carries two
+    from rank 3       1     2     3     .
+
+The transpose of a matrix of blocks: block j of rank i becomes block i of rank j. Nothing is reduced and no block is
+passed on, so each element travels once: N-1 rounds, and what a rank sends is its tensor less its own block.
+
+Source: Thakur, Rabenseifner, Gropp 2005, section 4.3 (long messages).
+"""
+
+import torch.distributed as dist
+
+from lib.collectives import p2p
+
+
+def all_to_all(tensor, group=None, send_counts=None, recv_counts=None):
+    """Send rank j the j-th block of rows of `tensor`; returns the blocks received, in rank order, as one new tensor.
+
+    tensor: (sum(send_counts), ...). Returned: (sum(recv_counts), ...).
+    send_counts, recv_counts: rows to and from each of the N ranks; rank i's send_counts[j] is rank j's recv_counts[i].
+    Without them all blocks are equal and N must divide the rows.
+    Sends: N-1 rounds. Raises ValueError for counts that are not N numbers or do not sum to the rows of `tensor`.
+    """
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    send_counts, recv_counts = _check_counts(len(tensor), send_counts, recv_counts, rank, world_size)
+    out = tensor.new_empty(sum(recv_counts), *tensor.shape[1:])
+    blocks, arrivals = tensor.detach().split(send_counts), out.split(recv_counts)
+
+    arrivals[rank].copy_(blocks[rank])
+    for step in range(1, world_size):
+        to, frm = (rank + step) % world_size, (rank - step) % world_size
+        p2p.send_recv(blocks[to], to, frm, group, out=arrivals[frm])
+    return out
+
+
+def _check_counts(rows, send_counts, recv_counts, rank, world_size):
+    """Both lists of counts, or the reason why not."""
+    if send_counts is None and recv_counts is None:
+        if rows % world_size:
+            raise ValueError(f"{rows} rows do not divide over {world_size} ranks: pass send_counts and recv_counts")
+        return [rows // world_size] * world_size, [rows // world_size] * world_size
+    if send_counts is None or recv_counts is None:
+        raise ValueError("pass both send_counts and recv_counts: a rank cannot guess what the others send it")
+    for name, counts in (("send_counts", send_counts), ("recv_counts", recv_counts)):
+        if len(counts) != world_size or min(counts) < 0:
+            raise ValueError(f"{name}={list(counts)}: one count, 0 or more, for each of {world_size} ranks")
+    if sum(send_counts) != rows:
+        raise ValueError(f"send_counts={list(send_counts)} sum to {sum(send_counts)}, but tensor has {rows} rows")
+    if send_counts[rank] != recv_counts[rank]:
+        raise ValueError(
+            f"rank {rank} sends itself send_counts[{rank}]={send_counts[rank]} rows "
+            f"but expects recv_counts[{rank}]={recv_counts[rank]} from itself"
+        )
+    return list(send_counts), list(recv_counts)

@@ -1,0 +1,82 @@
+"""Everything through one rank: scatter, gather, and the all-reduce of a parameter server.
+
+          1   2                        N ranks, the root in the middle.
+           \\ /                         Scatter: the root sends each rank its own tensor.
+        3 - 0 - 4                      Gather: the root receives each rank's tensor.
+           / \\                         Star all-reduce: everybody's n elements in, the sum out again.
+          5   6
+
+N-1 messages leave or enter by the root's one link, one after another; a tree does no better for scatter and
+gather, whose bytes all have to pass the root anyway. For an all-reduce it is the naive way, and the measure of others:
+2(N-1) messages of n elements at the root, while each other rank sends one.
+"""
+
+import torch
+import torch.distributed as dist
+
+from lib.collectives import p2p
+from lib.collectives.local import combiner, finish
+
+
+def scatter(tensor, scatter_list=None, src=0, group=None):
+    """Fill each rank's `tensor` with its entry of rank `src`'s `scatter_list`; returns it.
+
+    tensor: this rank's part, any shape; parts may differ in size. scatter_list: N tensors on `src`, None elsewhere
+    (cut one with `whole.tensor_split(N)`).
+    Sends: N-1 messages from `src`. Raises ValueError for a list of another length or part of another size.
+    """
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    p2p.check_rank("the root is", src, world_size)
+    if rank != src:
+        return p2p.recv(tensor, src, group)
+    _check_parts("scatter_list", scatter_list, tensor, rank, world_size)
+    tensor.detach().copy_(scatter_list[rank])
+    p2p.exchange([(part, to) for to, part in enumerate(scatter_list) if to != rank], [], group)
+    return tensor
+
+
+def gather(tensor, gather_list=None, dst=0, group=None):
+    """Fill rank `dst`'s `gather_list` with every rank's `tensor`, in rank order; returns the list (None elsewhere).
+
+    tensor: this rank's part; parts may differ in size. gather_list: N tensors to fill on `dst`, None elsewhere.
+    Sends: N-1 messages to `dst`. Raises ValueError for a list of another length or part of another size.
+    """
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    p2p.check_rank("the root is", dst, world_size)
+    if rank != dst:
+        return p2p.send(tensor, dst, group)
+    _check_parts("gather_list", gather_list, tensor, rank, world_size)
+    gather_list[rank].copy_(tensor.detach())
+    p2p.exchange([], [(part, frm) for frm, part in enumerate(gather_list) if frm != rank], group)
+    return gather_list
+
+
+def star_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
+    """Reduce `tensor` over the ranks of `group`, in place, at rank 0; returns it.
+
+    Sends: 2(N-1) messages of n elements, all of them to or from rank 0, in turn.
+    Bit-identical on all ranks: rank 0 adds in rank order and sends copies.
+    """
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    combine, x = combiner(op, tensor), tensor.detach()
+    if rank == 0:
+        received = torch.empty_like(x)
+        for frm in range(1, world_size):
+            p2p.recv(received, frm, group)
+            combine(x, received, out=x)
+        finish(x, op, world_size)
+        p2p.exchange([(x, to) for to in range(1, world_size)], [], group)
+    else:
+        p2p.send(x, 0, group)
+        p2p.recv(x, 0, group)
+    return tensor
+
+
+def _check_parts(name, parts, tensor, rank, world_size):
+    if parts is None or len(parts) != world_size:
+        given = "nothing" if parts is None else f"{len(parts)} tensors"
+        raise ValueError(f"{name}: the root, rank {rank}, needs one tensor for each of {world_size} ranks, got {given}")
+    if parts[rank].shape != tensor.shape:
+        raise ValueError(
+            f"{name}[{rank}] has shape {tuple(parts[rank].shape)}, but rank {rank}'s tensor has {tuple(tensor.shape)}"
+        )

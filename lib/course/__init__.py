@@ -1,0 +1,8 @@
+"""Everything around a notebook that is not its content: generate, execute, validate, grade.
+
+    solutions/lab0_*.ipynb  --execute-->  the same file, with outputs       (the single source of truth)
+                            --build---->  labs/lab0_*.ipynb                 (what the student opens)
+    a student's notebook    --grade---->  points per exercise, as a table, JSON and JUnit XML
+
+`python -m lib.course --help` lists the commands. Nothing here imports torch.
+"""

@@ -1,0 +1,83 @@
+"""`python -m lib.course <command>`: the commands behind `make notebooks`, `make validate` and `make grade`.
+
+Exit code 0: done (a graded notebook may have any number of points). 1: something failed, and was named. 2: usage.
+"""
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+
+from . import build, execute, grade, notebook, report, validate
+from .notebook import CourseError
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="python -m lib.course", description="Generate, validate and grade the labs.")
+    top.add_argument("--root", type=Path, default=notebook.ROOT, help="folder with solutions/ and labs/")
+    commands = top.add_subparsers(dest="command", required=True)
+    for name, what in (
+        ("build", "generate labs/*.ipynb from solutions/*.ipynb"),
+        ("execute", "execute solutions/*.ipynb and store their outputs"),
+        ("validate", "prove that the labs are sound"),
+    ):
+        command = commands.add_parser(name, help=what, description=what)
+        command.add_argument("labs", nargs="*", metavar="LAB", help="0, lab0 or lab0_concepts; default: every lab")
+    command = commands.add_parser("grade", help="grade one notebook", description="Grade one notebook.")
+    command.add_argument("notebook", nargs="?", type=Path, metavar="NOTEBOOK", help="default: the one in labs/")
+    command.add_argument("--lab", required=True, help="0, lab0 or lab0_concepts")
+    command.add_argument("--json", type=Path, help="write the result here, as JSON")
+    command.add_argument("--junit", type=Path, help="write the result here, as JUnit XML")
+    command.add_argument("--cell-timeout", type=float, default=grade.CELL_TIMEOUT, metavar="S", help="seconds per cell")
+    command.add_argument("--total-timeout", type=float, default=grade.TOTAL_TIMEOUT, metavar="S", help="seconds in all")
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line `argv`; returns the exit code. What a person has to put right goes to stderr."""
+    try:
+        return run(parser().parse_args(argv))
+    except CourseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:  # what was started has been ended on the way here
+        print("stopped", file=sys.stderr)
+        return 130
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the command line asks; returns the exit code."""
+    root = args.root.resolve()
+    if args.command == "grade":
+        return run_grade(args, root)
+    labs = notebook.labs(root, args.labs)
+    if args.command == "validate":
+        sound = [validate.validate(root, lab) for lab in labs]
+        strangers = validate.strangers(root)
+        print(*strangers, sep="\n", end="\n" if strangers else "")
+        return 0 if all(sound) and not strangers else 1
+    for lab in labs:
+        changed = build.build(root, lab) if args.command == "build" else execute.execute(root, lab)
+        folder = "labs" if args.command == "build" else "solutions"
+        print(f"{folder}/{lab}.ipynb {'written' if changed else 'unchanged'}", flush=True)
+    return 0
+
+
+def run_grade(args: argparse.Namespace, root: Path) -> int:
+    """Grade one notebook, print its table, write JSON and JUnit where asked."""
+    (lab,) = notebook.labs(root, [args.lab])
+    path = args.notebook or notebook.lab_path(root, lab)
+    result = grade.grade_notebook(lab, path, root, args.cell_timeout, args.total_timeout)
+    for target, text in ((args.json, json.dumps(result, indent=1) + "\n"), (args.junit, report.junit(result))):
+        if target:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+    print(report.table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended on the way out
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""From a solution notebook to the student's: the same cells, without solutions, hidden tests and outputs.
+
+    def double(x):                        def double(x):
+        \"\"\"Twice x.\"\"\"                        \"\"\"Twice x.\"\"\"
+        ### BEGIN SOLUTION        --->        raise NotImplementedError
+        return 2 * x
+        ### END SOLUTION
+
+A pure function of its input: building twice gives the same bytes. A marker that is misspelt, nested, unbalanced or in
+a cell of another kind stops the build, for it would hand out the solution.
+"""
+
+import ast
+import copy
+import re
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from . import notebook
+from .notebook import CourseError
+
+SOLUTION, HIDDEN = "SOLUTION", "HIDDEN TESTS"
+WHERE = {SOLUTION: "answer", HIDDEN: "check"}  # the role of the cells in which each marker may stand
+MARKER = re.compile(r"(?P<indent>\s*)### (?P<edge>BEGIN|END) (?P<what>SOLUTION|HIDDEN TESTS)\s*")
+LIKE_A_MARKER = re.compile(r"#.*\b(BEGIN|END)\W*(SOLUTION|HIDDEN)|###\s*(SOLUTION|HIDDEN)", re.IGNORECASE)
+
+
+def build(root: Path, lab: str) -> bool:
+    """Generate labs/`lab`.ipynb from solutions/`lab`.ipynb; returns whether the file changed. Raises CourseError."""
+    path = notebook.solution_path(root, lab)
+    try:
+        return notebook.write(student_notebook(notebook.read(path)), notebook.lab_path(root, lab))
+    except CourseError as error:
+        raise CourseError(f"{path.name}: {error}") from None
+
+
+def student_notebook(solution: NotebookNode) -> NotebookNode:
+    """What the student gets. Raises CourseError with every problem found in `solution`, one a line."""
+    lab = copy.deepcopy(solution)
+    notebook.normalise(lab)
+    problems = [f"cell {cell_id!r}: {text}" for cell_id, text in notebook.problems(solution)]
+    for cell in lab.cells:
+        try:
+            cell.source = student_source(cell)
+        except CourseError as error:
+            problems.append(str(error))
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+        data = notebook.nbgrader(cell)
+        if data.get("locked"):
+            cell.metadata.update(editable=False, deletable=False)
+        elif data.get("solution"):
+            cell.metadata.update(deletable=False)
+    if problems:
+        raise CourseError("\n".join(problems))
+    return lab
+
+
+def student_source(cell: NotebookNode) -> str:
+    """The cell's source as the student sees it: each solution replaced by a stub, hidden tests gone.
+
+    Raises CourseError naming the cell and line of a marker that is wrong.
+    """
+    kept, opened, seen = [], None, set()
+    for number, line in enumerate(cell.source.splitlines(), 1):
+        where = f"cell {cell.id!r}, line {number}"
+        marker = MARKER.fullmatch(line)
+        if not marker:
+            if LIKE_A_MARKER.search(line):
+                raise CourseError(
+                    f"{where}: {line.strip()!r} looks like a marker and is none: write '### BEGIN SOLUTION'"
+                )
+            if not opened:
+                kept.append(line)
+            continue
+        edge, what = marker["edge"], marker["what"]
+        if notebook.role(cell) != WHERE[what]:
+            raise CourseError(f"{where}: a {what} marker may stand in a cell of kind {WHERE[what]} only")
+        if edge == "BEGIN" and opened:
+            raise CourseError(f"{where}: BEGIN {what} inside the {opened} that is still open")
+        if edge == "END" and opened != what:
+            raise CourseError(f"{where}: END {what} without its BEGIN")
+        if edge == "BEGIN" and what == SOLUTION:
+            kept.append(f"{marker['indent']}raise NotImplementedError")
+        opened = what if edge == "BEGIN" else None
+        seen.add(what)
+    if opened:
+        raise CourseError(f"cell {cell.id!r}: BEGIN {opened} without its END")
+    source = "\n".join(kept)
+    if notebook.role(cell) == "answer":
+        if SOLUTION not in seen:
+            raise CourseError(f"cell {cell.id!r}: an answer cell needs '### BEGIN SOLUTION' and '### END SOLUTION'")
+        _must_parse(source, cell)
+    return source if seen else cell.source
+
+
+def _must_parse(source: str, cell: NotebookNode) -> None:
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        raise CourseError(f"cell {cell.id!r}: the stub is no valid Python ({error.msg}, line {error.lineno}): "
+                          "indent the markers as the body") from None  # fmt: skip

@@ -1,0 +1,156 @@
+"""Grade one notebook: merge it, run it through nbval, give points per claim, and once more without what got stuck.
+
+Points come from the checks: each appends {"points", "max_points", "message"} to LAB_REPORT, and what was appended
+while a check cell ran belongs to that cell, within the points of its metadata. An answer that hangs or kills the
+kernel would take all later exercises with it, so it is replaced by the stub and the rest runs again in a fresh kernel:
+
+    run 1   setup  A ok   B hangs                   -> B: timeout
+    run 2   setup  A      B's stub   C ok   D ok    -> every other exercise keeps its points
+
+Each exercise can be dropped once, and all runs together end at the total limit. Not proof against hostile code: an
+answer can forge a report line.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+
+from . import merge, nbval_run, notebook
+from .nbval_run import Cell
+from .notebook import CourseError, Exercise
+
+NOT_WRITTEN = "not written yet"  # the message of a check whose exercise still raises NotImplementedError
+CELL_TIMEOUT, TOTAL_TIMEOUT = 180.0, 1800.0  # seconds
+
+
+def grade_notebook(
+    lab: str,
+    path: Path,
+    root: Path = notebook.ROOT,
+    cell_timeout: float = CELL_TIMEOUT,
+    total_timeout: float = TOTAL_TIMEOUT,
+) -> dict:
+    """Grade the notebook at `path` as a solution of `lab` ("0", "lab0" or "lab0_concepts").
+
+    Returns {"lab", "points", "max_points", "exercises": [{"id", "points", "max_points", "bonus", "status",
+    "message"}], "notes": [str]}. A bonus exercise adds to "points" and not to "max_points". Statuses: "passed",
+    "failed", "not written yet", "error", "timeout", "kernel died", "missing".
+    A notebook that cannot be read earns 0 points; CourseError is raised only if the grader itself cannot work.
+    """
+    (lab,) = notebook.labs(root, [lab])
+    canonical = notebook.read(notebook.solution_path(root, lab))
+    if problems := notebook.problems(canonical):
+        raise CourseError(f"solutions/{lab}.ipynb, cell {problems[0][0]!r}: {problems[0][1]}")
+    exercises = notebook.exercises(canonical)
+    if not Path(path).is_file():
+        raise CourseError(f"{path} is no file: name the notebook to grade")
+    cells, trouble = merge.read_submission(Path(path))
+    if trouble:
+        rows = {exercise.id: _row(exercise, 0, "missing", "the notebook cannot be read") for exercise in exercises}
+        return _result(lab, exercises, rows, [trouble])
+    merged = merge.merge(canonical, cells)
+    rows = _run_until_done(exercises, merged, cell_timeout, total_timeout)
+    return _result(lab, exercises, rows, merged.notes)
+
+
+def _run_until_done(exercises: list[Exercise], merged: merge.Merged, cell_timeout: float, total_timeout: float) -> dict:
+    """Rows by exercise id. A row once written stands: a later run only adds what earlier ones did not reach."""
+    deadline = time.monotonic() + total_timeout
+    rows, dropped = {}, set()
+    while True:
+        with tempfile.TemporaryDirectory(prefix="lab-grade-") as folder:
+            path = Path(folder, "graded.ipynb")
+            notebook.write(merged.notebook, path)
+            run = nbval_run.run(path, cell_timeout, max(0.0, deadline - time.monotonic()))
+        stuck = run.stopped_at and _blame(run.stopped_at, merged)
+        for exercise in exercises:
+            if exercise.check.id in run.cells or exercise.id == stuck:
+                rows.setdefault(exercise.id, _judge(exercise, run, merged, exercise.id == stuck))
+        merged.notes += [note for note in _setup_trouble(run, merged) if note not in merged.notes]
+        if run.cut:
+            late = f"not graded: the total limit of {total_timeout:g} s was reached first"
+            return {exercise.id: _row(exercise, 0, "timeout", late) for exercise in exercises} | rows
+        if run.stopped_at is None:
+            return rows
+        if stuck is None or stuck in dropped:
+            lost = f"not graded: {run.stopped_at.cell} {run.stopped_at.message}"
+            return {exercise.id: _row(exercise, 0, "error", lost) for exercise in exercises} | rows
+        dropped.add(stuck)
+        merged.drop(next(exercise for exercise in exercises if exercise.id == stuck))
+
+
+def _blame(cell: Cell, merged: merge.Merged) -> str | None:
+    """The exercise in which `cell` got stuck; for one of our set-up cells, the exercise before it, if any."""
+    ids = [cell.id for cell in merged.notebook.cells]
+    before = None
+    for exercise in notebook.exercises(merged.notebook):
+        if ids.index(cell.cell) < ids.index(exercise.answers[0].id):
+            break
+        before = exercise.id
+    return before
+
+
+def _judge(exercise: Exercise, run: nbval_run.Run, merged: merge.Merged, stuck: bool) -> dict:
+    """One exercise's row from one run: points by its check's report, status by what happened."""
+    check = run.cells.get(exercise.check.id)
+    report = check.report if check else []
+    points = min(exercise.points, sum(_number(line.get("points")) for line in report))
+    claims = [str(line["message"]) for line in report if line.get("message")]
+    answers = [run.cells[cell.id] for cell in exercise.answers if cell.id in run.cells]
+    raised = [cell.message for cell in answers if cell.outcome != "passed"]
+    grade_ids = {notebook.nbgrader(cell)["grade_id"] for cell in exercise.answers}
+    if points == exercise.points:
+        return _row(exercise, points, "passed", "")
+    if stuck:
+        return _row(exercise, points, run.stopped_at.outcome, run.stopped_at.message)
+    if grade_ids & merged.missing:
+        return _row(exercise, points, "missing", "its answer cell is not in your notebook")
+    if claims[:1] == [NOT_WRITTEN] or (not report and grade_ids <= merged.stubbed):
+        return _row(exercise, points, NOT_WRITTEN, NOT_WRITTEN)
+    if report and not raised:
+        return _row(exercise, points, "failed", (claims or ["its check named no claim"])[0])
+    raised += [check.message] if check and check.message else []
+    return _row(exercise, points, "error", (raised or ["its check left no report"])[0])
+
+
+def _number(value) -> float:
+    """`value` if it is a number of points, else 0: NaN, negative numbers and anything else a report line may hold."""
+    return value if isinstance(value, (int, float)) and value >= 0 else 0
+
+
+def _setup_trouble(run: nbval_run.Run, merged: merge.Merged) -> list[str]:
+    """A note for each of our own cells that raised. Before the first answer ran, it is the environment: CourseError."""
+    notes, answered = [], False
+    for cell in merged.notebook.cells:
+        answered |= notebook.role(cell) == "answer"
+        ran = run.cells.get(cell.id)
+        if ran and ran.outcome != "passed" and notebook.role(cell) in ("setup", ""):
+            if not answered:
+                raise CourseError(
+                    f"set-up cell {cell.id!r} of the course fails here, nothing was graded: {ran.message}"
+                )
+            notes.append(f"{cell.id}: set-up cell failed after your answers: {ran.message}")
+    return notes
+
+
+def _row(exercise: Exercise, points: float, status: str, message: str) -> dict:
+    text = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))  # one line, safe in a terminal
+    return {
+        "id": exercise.id,
+        "points": points,
+        "max_points": exercise.points,
+        "bonus": exercise.bonus,
+        "status": status,
+        "message": text if len(text) <= 500 else f"{text[:497]}...",
+    }
+
+
+def _result(lab: str, exercises: list[Exercise], rows: dict, notes: list[str]) -> dict:
+    ordered = [rows[exercise.id] for exercise in exercises]
+    return {
+        "lab": lab,
+        "points": sum(row["points"] for row in ordered),
+        "max_points": sum(row["max_points"] for row in ordered if not row["bonus"]),
+        "exercises": ordered,
+        "notes": notes,
+    }

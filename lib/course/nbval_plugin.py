@@ -1,0 +1,112 @@
+"""What nbval itself does not do: notice a dead kernel, stop after a cell that hangs, write down what each cell did.
+
+Loaded by pytest (`-p lib.course.nbval_plugin`) in the process that `nbval_run.py` starts. After each code cell one
+JSON line is appended to the file named by LAB_CELLS:
+
+    {"cell": id, "outcome": "passed" | "failed" | "skipped" | "timeout" | "kernel died",
+     "message": one line, "report": what the cell's check appended to LAB_REPORT meanwhile}
+
+nbval waits out the whole cell timeout for a kernel that is dead, and after a timeout runs on without reporting
+failures; here both end the session, and whoever started it decides what to run again.
+"""
+
+import functools
+import json
+import os
+import queue
+import subprocess
+import time
+from pathlib import Path
+
+import nbval.kernel
+import pytest
+from nbval.kernel import RunningKernel
+from nbval.plugin import IPyNbCell
+
+POLL = 0.5  # seconds between two looks at whether a silent kernel is alive
+REPORT_BYTES = 1_000_000
+
+
+class KernelDied(Exception):
+    """The kernel's process has ended while a cell ran."""
+
+
+def await_reply(kernel: RunningKernel, msg_id: str, timeout: float | None = None) -> None:
+    """Stands in for nbval's: queue.Empty after `timeout` seconds as there, but KernelDied as soon as it has."""
+    deadline = time.monotonic() + (timeout or float("inf"))
+    while True:
+        try:
+            message = kernel.get_message(stream="shell", timeout=POLL)
+        except queue.Empty:
+            if not kernel.is_alive():
+                raise KernelDied from None
+            if time.monotonic() > deadline:
+                raise
+            continue
+        if message["parent_header"].get("msg_id") == msg_id:
+            return
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    RunningKernel.await_reply = await_reply
+    # What a process of the notebook writes straight to file descriptor 1 belongs to no cell; unbounded, it fills disks.
+    quiet = functools.partial(nbval.kernel.start_new_kernel, stdout=subprocess.DEVNULL)
+    nbval.kernel.start_new_kernel = quiet
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    report = yield
+    failed_to_start = call.when == "setup" and call.excinfo is not None
+    if isinstance(item, IPyNbCell) and (call.when == "call" or failed_to_start):
+        outcome, message = _outcome(item, call)
+        line = {
+            "cell": item.cell.get("id"),
+            "outcome": outcome,
+            "message": message[:2000],
+            "report": _new_report_lines(item),
+        }
+        with open(os.environ["LAB_CELLS"], "a", encoding="utf-8") as book:
+            book.write(json.dumps(line) + "\n")
+        if outcome in ("timeout", "kernel died"):
+            item.session.shouldstop = outcome
+    return report
+
+
+def _outcome(item: IPyNbCell, call: pytest.CallInfo) -> tuple[str, str]:
+    error = call.excinfo.value if call.excinfo else None
+    limit = item.config.option.nbval_cell_timeout
+    if isinstance(error, KernelDied) or "waiting for output" in str(error) or "Kernel dead" in str(error):
+        return "kernel died", "the kernel died while this cell ran (os._exit, exit(), a crash, or out of memory)"
+    if item.parent.timed_out:  # also where the cell swallowed the interrupt and seems to have passed
+        return "timeout", f"ran longer than {limit:g} s and was stopped"
+    if error is None:
+        return "passed", ""
+    if isinstance(error, pytest.skip.Exception):
+        return "skipped", "skipped by a tag or a comment"
+    raised = [output for output in item.test_outputs or [] if output.output_type == "error"]
+    return "failed", f"{raised[-1].ename}: {raised[-1].evalue}" if raised else str(error)
+
+
+def _new_report_lines(item: IPyNbCell) -> list[dict]:
+    """What was appended to LAB_REPORT since the last cell; lines that are no JSON objects are left out."""
+    path = Path(os.environ["LAB_REPORT"])
+    if not path.exists():
+        return []
+    read_to = item.config.stash.get(READ_TO, 0)
+    with path.open("rb") as book:
+        book.seek(read_to)
+        new = book.read(REPORT_BYTES)
+        item.config.stash[READ_TO] = book.seek(0, os.SEEK_END)
+    lines = []
+    for text in new.decode("utf-8", "replace").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict):
+            lines.append(line)
+    return lines
+
+
+READ_TO = pytest.StashKey[int]()

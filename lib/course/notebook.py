@@ -1,0 +1,215 @@
+"""The course's notebooks as data: where they lie, what role each cell plays, how they are written to disk.
+
+A cell's role is told by its nbgrader metadata (schema 3), and by nothing else:
+
+    role     grade  solution  locked   who writes it, who runs it
+    answer   no     yes       no       the student; in solutions/ it holds our solution between two markers
+    check    yes    no        yes      we; carries the points; its stored output is the reference
+    setup    no     no        yes      we; imports and data that answers and checks need
+    ""       (no nbgrader metadata)    text, worked examples, figures: not run when a notebook is graded
+
+An exercise is one check and the answers that stand between it and the check before it.
+"""
+
+import json
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FLAGS = {
+    "answer": {"grade": False, "solution": True, "locked": False, "task": False},
+    "check": {"grade": True, "solution": False, "locked": True, "task": False},
+    "setup": {"grade": False, "solution": False, "locked": True, "task": False},
+}
+BONUS_TAG = "bonus"  # on a check: its points count, but not towards the lab's 100
+CHECK_TAG = "nbval-check-output"
+
+CELL_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+RANDOM_ID = re.compile(r"[0-9a-f]{8}")  # what nbformat and JupyterLab invent: eight hex digits, or a whole uuid
+GRADE_ID = re.compile(r"[A-Za-z0-9_\-]+")
+
+KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+LANGUAGE_INFO = {  # without the version: a notebook must not change with the patch release that executed it
+    "codemirror_mode": {"name": "ipython", "version": 3},
+    "file_extension": ".py",
+    "mimetype": "text/x-python",
+    "name": "python",
+    "nbconvert_exporter": "python",
+    "pygments_lexer": "ipython3",
+}
+
+
+class CourseError(Exception):
+    """Something a person has to put right; the message names the file, the cell and the next move."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One graded exercise: `check` and `answers` are cells; `id` is the check's grade_id."""
+
+    id: str
+    points: int
+    bonus: bool
+    check: NotebookNode
+    answers: list[NotebookNode]
+
+
+def solution_path(root: Path, lab: str) -> Path:
+    return root / "solutions" / f"{lab}.ipynb"
+
+
+def lab_path(root: Path, lab: str) -> Path:
+    return root / "labs" / f"{lab}.ipynb"
+
+
+def labs(root: Path, names: list[str] | None = None) -> list[str]:
+    """Names of the labs asked for ("0", "lab0" or "lab0_concepts"), or of every lab in solutions/.
+
+    Raises CourseError where a name fits no notebook, or solutions/ holds none.
+    """
+    there = sorted(path.stem for path in (root / "solutions").glob("*.ipynb"))
+    if not there:
+        raise CourseError(f"no notebook in {root / 'solutions'}: nothing to do")
+    if not names:
+        return there
+    chosen = []
+    for name in names:
+        number = name if name.startswith("lab") else f"lab{name}"
+        found = [lab for lab in there if lab == number or lab.startswith(f"{number}_")]
+        if len(found) != 1:
+            raise CourseError(
+                f"lab {name!r} fits {len(found)} notebooks in solutions/: choose one of {', '.join(there)}"
+            )
+        chosen += found
+    return chosen
+
+
+def read(path: Path) -> NotebookNode:
+    """Read one of the course's own notebooks exactly as stored: nothing is upgraded or repaired.
+
+    Raises CourseError if it is no valid notebook of format 4.5.
+    """
+    try:
+        nb = nbformat.v4.reads(path.read_text(encoding="utf-8"))
+        version = f"{nb.nbformat}.{nb.nbformat_minor}"
+        error = None if version != "4.5" else next(nbformat.validator.iter_validate(nb), None)
+    except FileNotFoundError:
+        raise CourseError(f"{path} does not exist") from None
+    except (ValueError, AttributeError, TypeError) as problem:
+        raise CourseError(f"{path} is not a notebook: {problem}") from None
+    if version != "4.5":
+        raise CourseError(f"{path} has notebook format {version}, must be 4.5: cells need ids")
+    if error is not None:
+        raise CourseError(f"{path} is not a valid notebook: {error.message[:300]}")
+    return nb
+
+
+def to_bytes(nb: NotebookNode) -> bytes:
+    """The one way a notebook is put into bytes: sorted keys, indent 1, a final newline."""
+    return (nbformat.v4.writes(nb) + "\n").encode()
+
+
+def write(nb: NotebookNode, path: Path) -> bool:
+    """Write `nb` to `path` in one step, and only if its bytes differ; returns whether they did."""
+    new = to_bytes(nb)
+    if path.exists() and path.read_bytes() == new:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(new)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return True
+
+
+def normalise(nb: NotebookNode) -> None:
+    """Take out of `nb`, in place, all that an editor or an execution writes and nobody chose."""
+    nb.nbformat, nb.nbformat_minor = 4, 5
+    nb.metadata.pop("widgets", None)
+    nb.metadata.update(nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": LANGUAGE_INFO}))
+    for cell in nb.cells:
+        for key in ("execution", "ExecuteTime", "collapsed", "scrolled"):
+            cell.metadata.pop(key, None)
+
+
+def nbgrader(cell: NotebookNode) -> dict:
+    """The cell's nbgrader metadata, {} if it has none; safe on a student's notebook, where anything may stand there."""
+    metadata = cell.get("metadata")
+    found = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def role(cell: NotebookNode) -> str:
+    """ "answer", "check", "setup", or "" for every other cell."""
+    flags = {key: nbgrader(cell).get(key) for key in FLAGS["answer"]}
+    return next((name for name, want in FLAGS.items() if cell.cell_type == "code" and flags == want), "")
+
+
+def exercises(nb: NotebookNode) -> list[Exercise]:
+    """The graded exercises of one of our notebooks, in order."""
+    found, answers = [], []
+    for cell in nb.cells:
+        if role(cell) == "answer":
+            answers.append(cell)
+        elif role(cell) == "check":
+            data = nbgrader(cell)
+            bonus = BONUS_TAG in cell.metadata.get("tags", [])
+            found.append(Exercise(data["grade_id"], data["points"], bonus, cell, answers))
+            answers = []
+    return found
+
+
+def problems(nb: NotebookNode) -> list[tuple[str, str]]:
+    """What must be put right before a lab can be generated: (cell id, what is wrong and what to do)."""
+    found = []
+    cell_ids = Counter(cell.id for cell in nb.cells)
+    grade_ids = Counter(str(nbgrader(cell)["grade_id"]) for cell in nb.cells if "grade_id" in nbgrader(cell))
+    for what, counts in (("cell id", cell_ids), ("grade_id", grade_ids)):
+        for name, count in counts.items():
+            if count > 1:
+                found.append((name, f"{what} {name!r} is used {count} times: give each cell its own"))
+    for cell in nb.cells:
+        found += [(cell.id, text) for text in _id_problems(cell.id) + _metadata_problems(cell)]
+    if not found:
+        orphans = [exercise for exercise in exercises(nb) if not exercise.answers]
+        found += [(e.check.id, "no answer cell between this check and the one before") for e in orphans]
+    return found
+
+
+def _id_problems(cell_id: str) -> list[str]:
+    if RANDOM_ID.match(cell_id) and (len(cell_id) == 8 or cell_id.count("-") == 4):
+        return ["the id was invented by an editor: choose one that says what the cell does"]
+    if not CELL_ID.fullmatch(cell_id):
+        return ["a cell id is lowercase words with hyphens"]
+    return []
+
+
+def _metadata_problems(cell: NotebookNode) -> list[str]:
+    if "nbgrader" not in cell.metadata:
+        return []
+    data = nbgrader(cell)
+    flags = {key: data.get(key) for key in FLAGS["answer"]}
+    kind = next((name for name, want in FLAGS.items() if flags == want), None)
+    if kind is None:
+        return [f"nbgrader metadata {json.dumps(data, sort_keys=True)} is neither an answer, a check nor a set-up cell"]
+    if cell.cell_type != "code" and kind != "setup":
+        return [f"only code cells can be {kind} cells, this is {cell.cell_type}"]
+    want = {*flags, "grade_id", "schema_version", *(["points"] if kind == "check" else [])}
+    wrong = [f"nbgrader metadata lacks {key!r}" for key in sorted(want - set(data))]
+    wrong += [f"nbgrader metadata has {key!r}, which has no place on {kind} cells" for key in sorted(set(data) - want)]
+    if data.get("schema_version", 3) != 3:
+        wrong.append(f"schema_version is {data['schema_version']}, must be 3")
+    if not GRADE_ID.fullmatch(str(data.get("grade_id", "x"))):
+        wrong.append(f"grade_id {data['grade_id']!r}: letters, digits, _ and - only")
+    if kind == "check" and not (type(data.get("points", 1)) is int and data.get("points", 1) > 0):
+        wrong.append(f"points is {data['points']!r}, must be a whole number above 0")
+    return wrong

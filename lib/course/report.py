@@ -1,0 +1,53 @@
+"""A grading result (the dict of grade.grade_notebook) as text to read, and as JUnit XML for machines.
+
+JSON needs no code here: the result is plain data.
+"""
+
+import re
+from xml.etree import ElementTree
+
+NOT_IN_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
+
+
+def table(result: dict) -> str:
+    """One line per exercise with points and first failing claim; the last line is `X of Y points`."""
+    rows = result["exercises"]
+    scores = [f"{row['points']:g} of {row['max_points']}" + (" bonus" if row["bonus"] else "") for row in rows]
+    wide, far = (max(map(len, column), default=0) for column in ([row["id"] for row in rows], scores))
+    lines = [result["lab"]]
+    for row, score in zip(rows, scores, strict=True):
+        lines.append(f"  {row['id']:{wide}}  {score:>{far}}   {row['status']}")
+        if row["message"] and row["message"] != row["status"]:
+            lines.append(f"      {row['message']}")
+    lines += [f"  note: {note}" for note in result["notes"]]
+    lines.append(f"{result['points']:g} of {result['max_points']} points")
+    return "\n".join(lines)
+
+
+def junit(result: dict) -> str:
+    """JUnit XML: one test case per exercise, failed unless it earned all its points.
+
+    The points stand as properties of the suite and of each case, for JUnit itself knows passed and failed only.
+    """
+    rows = result["exercises"]
+    broken = [row for row in rows if row["status"] not in ("passed", "failed", "not written yet")]
+    failed = [row for row in rows if row["status"] in ("failed", "not written yet")]
+    counts = {"tests": len(rows), "failures": len(failed), "errors": len(broken)}
+    suite = ElementTree.Element("testsuite", name=result["lab"], **{key: str(n) for key, n in counts.items()})
+    _properties(suite, points=result["points"], max_points=result["max_points"])
+    for row in rows:
+        case = ElementTree.SubElement(suite, "testcase", classname=result["lab"], name=row["id"])
+        _properties(case, points=row["points"], max_points=row["max_points"])
+        if row["status"] != "passed":
+            kind = "error" if row in broken else "failure"
+            ElementTree.SubElement(case, kind, type=row["status"], message=NOT_IN_XML.sub("?", row["message"]))
+    if result["notes"]:
+        ElementTree.SubElement(suite, "system-out").text = NOT_IN_XML.sub("?", "\n".join(result["notes"]))
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _properties(element: ElementTree.Element, **values: float) -> None:
+    properties = ElementTree.SubElement(element, "properties")
+    for name, value in values.items():
+        ElementTree.SubElement(properties, "property", name=name, value=f"{value:g}")

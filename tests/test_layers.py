@@ -1,0 +1,76 @@
+"""The rooms of lib import downward only; parallel modules never import each other. See the table below."""
+
+import ast
+import pathlib
+
+LIB = pathlib.Path(__file__).parents[1] / "lib"
+LEDGER = {"backend", "ledger"}
+COLLECTIVES = LEDGER | {"collectives"}
+SHARED = {"model", "text", "buckets", "precision", "recompute", "clip", "checkpoint"}
+PARALLEL = {"data_parallel", "pipeline", "tensor_parallel", "zero", "moe"}
+BELOW_PARALLEL = COLLECTIVES | SHARED
+MAY_IMPORT = {
+    "backend": set(),
+    "ledger": {"backend"},
+    "launch": {"backend", "ledger"},
+    "collectives": LEDGER,
+    "model": set(),
+    "text": set(),
+    "splits": COLLECTIVES,
+    **{room: COLLECTIVES | SHARED for room in SHARED - {"model", "text"}},
+    **{room: BELOW_PARALLEL for room in PARALLEL},
+    "mesh": BELOW_PARALLEL | PARALLEL,
+    "hybrid": BELOW_PARALLEL | PARALLEL | {"mesh"},
+    "cost": {"pipeline"},
+    "plots": {"cost", "pipeline"},
+    "explore": {"plots", "cost", "collectives", "pipeline"},
+    "course": set(),
+    "demo": BELOW_PARALLEL | PARALLEL | {"launch", "plots"},
+    "check": None,  # everything
+}
+
+
+def imports_of(path):
+    """The lib rooms that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "lib" else [node.module]
+        else:
+            continue
+        for name in names:
+            if name.startswith("lib."):
+                yield name.split(".")[1]
+
+
+def violations(lib):
+    for path in sorted(lib.rglob("*.py")):
+        room = path.relative_to(lib).parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        allowed = MAY_IMPORT.get(room, set())
+        for target in imports_of(path):
+            if target != room and allowed is not None and target not in allowed:
+                yield f"{path.relative_to(lib)} imports lib.{target}"
+
+
+def test_every_room_is_in_the_table():
+    rooms = {p.name.removesuffix(".py") for p in LIB.iterdir() if not p.name.startswith("__")}
+    assert rooms <= set(MAY_IMPORT)
+
+
+def test_imports_go_downward_only():
+    assert list(violations(LIB)) == []
+
+
+def test_course_and_cost_do_without_torch():
+    for room in ("course", "cost"):
+        for path in (LIB / room).rglob("*.py"):
+            assert "import torch" not in path.read_text(), path
+
+
+def test_an_upward_import_would_be_found(tmp_path):
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "ledger" / "x.py").write_text("def f():\n    from lib import launch\n")
+    assert list(violations(tmp_path)) == ["ledger/x.py imports lib.launch"]
