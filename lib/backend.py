@@ -98,7 +98,7 @@ def loopback() -> str:
 
 
 def _shared_gpu_settings(rank):
-    """NCCL refuses two ranks on one GPU of one host; a host name for each makes them two hosts that talk over sockets."""
+    """NCCL refuses two ranks on one GPU of one host; a name for each makes them two hosts that talk over sockets."""
     return {
         "NCCL_HOSTID": f"rank{rank}",
         "NCCL_NET": "Socket",

@@ -10,6 +10,7 @@ from lib.check import lab0
 from lib.check.framework import CheckFailed, check, stand_in
 
 EXERCISES = {exercise.name: exercise for lab in (lab0,) for exercise in lab.EXERCISES}
+FUNCTIONS = {part.name: part for exercise in EXERCISES.values() for part in exercise.parts}
 
 __all__ = ["EXERCISES", "CheckFailed", "use", *EXERCISES]
 
@@ -27,7 +28,7 @@ def __dir__():
 def use(fn):
     """The student's `fn` once it has passed its check in this kernel; until then lib's, and a line that says so."""
     name = getattr(fn, "__name__", repr(fn))
-    if name not in EXERCISES or EXERCISES[name].reference is None:
-        known = [e.name for e in EXERCISES.values() if e.reference is not None]
+    if name not in FUNCTIONS or FUNCTIONS[name].reference is None:
+        known = [part.name for part in FUNCTIONS.values() if part.reference is not None]
         raise KeyError(f"use() takes the function of an exercise, not {name!r}; they are {', '.join(known)}")
-    return stand_in(EXERCISES[name], fn)
+    return stand_in(FUNCTIONS[name], fn)

@@ -1,6 +1,7 @@
 """A graded check: run the student's function on ranks, measure, and judge claim by claim.
 
     Exercise  =  what to run on each rank  +  claims  +  hints
+    Bundle    =  a few exercises of one short function each, checked together
     Claim     =  a name, a measurement (made on the ranks), and a verdict: None, or the Problem
     Hint      =  the mistake that usually causes such a problem, in a sentence
 
@@ -17,11 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lib import launch
+from lib.check.failure import in_its_case
 from lib.ledger.read import Ledger
 from lib.ledger.source import place
 
 TIMEOUT = 20  # seconds a student's function may take on one world size
 WIDTH = 30  # characters of a claim's name
+PASSED = "passed"  # the message of an outcome without a failed claim
 
 
 class CheckFailed(AssertionError):
@@ -73,6 +76,7 @@ class Exercise:
     worlds: the numbers of ranks it runs on; () for a function that needs no ranks: `measure` runs here, as world 0.
     may_call: the ops of torch ("send") and the functions of lib ("p2p.send_recv") that an answer may be built from.
     reference: lib's function of the same name and signature, for `use`.
+    bonus: its points come on top of the lab's 100 (the notebook tags the check's cell "bonus").
     """
 
     name: str
@@ -82,29 +86,57 @@ class Exercise:
     hints: tuple[Hint, ...]
     may_call: tuple[str, ...] = ()
     reference: Callable | None = None
+    bonus: bool = False
 
     @property
     def points(self) -> int:
         return sum(claim.points for claim in self.claims)
 
+    @property
+    def parts(self) -> tuple["Exercise", ...]:
+        return (self,)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Several short functions that belong together. Each is judged by itself: one that fails costs only its own points.
+
+    parts: in the order in which the check takes the functions; a part has the name of its function.
+    """
+
+    name: str
+    parts: tuple[Exercise, ...]
+    bonus: bool = False
+
+    @property
+    def points(self) -> int:
+        return sum(part.points for part in self.parts)
+
+    @property
+    def hints(self) -> tuple[Hint, ...]:
+        return tuple(hint for part in self.parts for hint in part.hints)
+
 
 @dataclass
 class Outcome:
-    """How a check ended. hint: the name of the hint that was given, or None."""
+    """How a check ended. hint: the name of the hint that was given, or None; parts: a Bundle's, one by one."""
 
     points: int
     max_points: int
     lines: list[str]
     message: str
     hint: str | None = None
+    parts: list["Outcome"] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
-        return self.points == self.max_points
+        return self.message == PASSED
 
 
-def evaluate(exercise: Exercise, fn: Callable) -> Outcome:
-    """Run and judge, without printing or raising."""
+def evaluate(exercise: Exercise | Bundle, fn: Callable | tuple[Callable, ...]) -> Outcome:
+    """Run and judge, without printing or raising. fn: the student's function; for a Bundle, a tuple of them."""
+    if isinstance(exercise, Bundle):
+        return _together(exercise, [evaluate(part, f) for part, f in zip(exercise.parts, fn, strict=True)])
     if not exercise.worlds:
         return _evaluate_here(exercise, fn)
     runs, problem = [], None
@@ -114,8 +146,7 @@ def evaluate(exercise: Exercise, fn: Callable) -> Outcome:
         except launch.RankError as error:
             if error.kind == "raised" and "raised NotImplementedError" in str(error):
                 return _not_written(exercise)
-            facts = {"world_size": nproc, "waiting": len(error.waits), "ledger": error.ledger}
-            problem = Problem(error.kind, f"{_ranks(nproc)}: {error}", facts)
+            problem = _of_failure(exercise, nproc, error)
             break
         except TypeError as error:
             problem = Problem("cannot be sent", str(error))
@@ -123,6 +154,14 @@ def evaluate(exercise: Exercise, fn: Callable) -> Outcome:
         runs.append(Run(nproc, list(results), results.ledger))
     problem = _forbidden_call(exercise, runs, problem) or problem
     return _judge(exercise, runs, problem)
+
+
+def _of_failure(exercise, nproc, error):
+    failed = in_its_case(error)
+    # Where there is one world only, its cases run on groups of it and say on which.
+    where = [failed.case] if failed.case and len(exercise.worlds) == 1 else [_ranks(nproc), failed.case]
+    facts = {"world_size": nproc, "waiting": len(error.waits), "ledger": error.ledger, "failed": failed}
+    return Problem(failed.kind, f"{', '.join(filter(None, where))}: {failed.text}", facts)
 
 
 def _evaluate_here(exercise, fn):
@@ -151,10 +190,10 @@ def _judge(exercise, runs, problem):
         hint = next((h for h in exercise.hints if h.fits(found)), None)
         if hint:
             lines += _wrapped(f"Usual cause: {hint.text}")
-        lines.append(f"{points} of {exercise.points} points")
+        lines.append(_score(exercise, points))
         message = f"{claim.name}: {found.text.splitlines()[0]}"
         return Outcome(points, exercise.points, lines, message, hint.name if hint else None)
-    lines.append(f"{points} of {exercise.points} points")
+    lines.append(_score(exercise, points))
     return Outcome(points, exercise.points, lines, "passed")
 
 
@@ -165,15 +204,36 @@ def _wrapped(line):
 
 
 def _not_written(exercise):
-    lines = [exercise.name, "  --  not written yet: the body still raises NotImplementedError"]
-    return Outcome(0, exercise.points, [*lines, f"0 of {exercise.points} points"], "not written yet", "not written")
+    lines = [exercise.name, "  --  not written yet: the body still raises NotImplementedError", _score(exercise, 0)]
+    return Outcome(0, exercise.points, lines, "not written yet", "not written")
+
+
+def _score(exercise, points):
+    return f"{points} of {exercise.points} {'bonus ' if exercise.bonus else ''}points"
+
+
+def _together(bundle, outcomes):
+    """One verdict from the parts' verdicts: a line for each that passed, and what is wrong with each that did not."""
+    if all(outcome.hint == "not written" for outcome in outcomes):
+        return _not_written(bundle)
+    lines, points = [bundle.name], sum(outcome.points for outcome in outcomes)
+    for part, outcome in zip(bundle.parts, outcomes, strict=True):
+        if outcome.passed:
+            lines.append(f"  ok  {part.name:<{WIDTH}} {'; '.join(claim.name for claim in part.claims)}")
+        else:
+            lines += [f"  --  {part.name}", *("    " + line for line in outcome.lines[1:-1])]
+    wrong = next(((part, o) for part, o in zip(bundle.parts, outcomes, strict=True) if not o.passed), None)
+    message, hint = (f"{wrong[0].name}: {wrong[1].message}", wrong[1].hint) if wrong else ("passed", None)
+    return Outcome(points, bundle.points, [*lines, _score(bundle, points)], message, hint, outcomes)
 
 
 def _forbidden_call(exercise, runs, problem):
     """Does the answer call what it is meant to build? The ledger knows the op, the lib function and the line."""
-    books = [run.ledger for run in runs] + ([problem.facts["ledger"]] if problem and problem.facts.get("ledger") else [])
+    books = [run.ledger for run in runs] + (
+        [problem.facts["ledger"]] if problem and problem.facts.get("ledger") else []
+    )
     for book in books:
-        inside = {rank: False for rank in range(book.world_size)}
+        inside = dict.fromkeys(range(book.world_size), False)
         for rank in range(book.world_size):
             for entry in book.of(rank):
                 if entry.op == "mark":
@@ -184,16 +244,23 @@ def _forbidden_call(exercise, runs, problem):
     return None
 
 
-def check(exercise: Exercise, fn: Callable) -> None:
-    """Judge `fn`, print the verdict, note the points; raise CheckFailed if a claim fails."""
-    if not callable(fn):
-        raise CheckFailed(f"{exercise.name}: give the check your function, as in check.{exercise.name}({exercise.name})")
-    outcome = evaluate(exercise, fn)
+def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
+    """Judge `fns` (one function; as many as a Bundle has parts), print the verdict, note the points.
+
+    Raises CheckFailed if a claim fails.
+    """
+    names = [part.name for part in exercise.parts]
+    if len(fns) != len(names) or not all(callable(fn) for fn in fns):
+        what = "your function" if len(names) == 1 else f"your {len(names)} functions"
+        raise CheckFailed(f"{exercise.name}: give the check {what}, as in check.{exercise.name}({', '.join(names)})")
+    outcome = evaluate(exercise, fns if isinstance(exercise, Bundle) else fns[0])
     print("\n".join(outcome.lines))
     _report(exercise, outcome)
+    for name, fn, part in zip(names, fns, outcome.parts or [outcome], strict=False):
+        if part.passed:
+            _passed[name] = fn
     if not outcome.passed:
         raise CheckFailed(outcome.message)
-    _passed[exercise.name] = fn
 
 
 def _report(exercise, outcome):

@@ -1,14 +1,14 @@
 """Run a function on N ranks, from a notebook, a script or a test.
 
-    launch.run(fn, *args, nproc=4)   ->   [fn(*args) on rank 0, fn(*args) on rank 1, ...]
+launch.run(fn, *args, nproc=4)   ->   [fn(*args) on rank 0, fn(*args) on rank 1, ...]
 
-    run.py      the front door: what is sent, what comes back
-    agent.py    torch's elastic agent, which starts the processes
-    worker.py   what a rank does
-    watch.py    the parent's watch: is it done, is it stuck, has a rank died
-    output.py   what the ranks print
-    errors.py   one error that names rank, line and values
-    script.py   the same function as a file for torchrun
+run.py      the front door: what is sent, what comes back
+agent.py    torch's elastic agent, which starts the processes
+worker.py   what a rank does
+watch.py    the parent's watch: is it done, is it stuck, has a rank died
+output.py   what the ranks print
+errors.py   one error that names rank, line and values
+script.py   the same function as a file for torchrun
 """
 
 from lib.launch.errors import RankError

@@ -97,7 +97,7 @@ class Agent:
         return [process.pid for process in self.processes]
 
     def alive(self, rank: int) -> bool:
-        """Does the process exist? Asked of the system: a second poller of a forkserver child would spoil its exit code."""
+        """Does the process exist? Asked of the system: a second poller would spoil a forkserver child's exit code."""
         return rank >= len(self.processes) or exists(self.processes[rank].pid)
 
     def exit_code(self, rank: int) -> int | None:

@@ -74,7 +74,9 @@ def _failed(failure, folder, mismatch):
             lines.append(f"  {ranks_text(others)} then lost the connection to it")
         return "died", "\n".join(lines)
     reports = {
-        rank: _load(f"{folder}/error{rank}") for rank, head in enumerate(failure.heads) if head.state in (RAISED, EXITED)
+        rank: _load(f"{folder}/error{rank}")
+        for rank, head in enumerate(failure.heads)
+        if head.state in (RAISED, EXITED)
     }
     first = min(reports, key=lambda rank: failure.heads[rank].left)
     report = reports[first]

@@ -120,7 +120,9 @@ def _check_call(fn, nproc, timeout):
     if not callable(fn):
         raise TypeError(f"launch.run runs a function, not {fn!r}: write launch.run(my_function, arg1, arg2, nproc=4)")
     if isinstance(nproc, bool) or not isinstance(nproc, int):
-        raise TypeError(f"nproc={nproc!r} is a {type(nproc).__name__}; how many ranks? Use a whole number such as nproc=4")
+        raise TypeError(
+            f"nproc={nproc!r} is a {type(nproc).__name__}; how many ranks? Use a whole number such as nproc=4"
+        )
     if nproc < 1:
         raise ValueError(f"nproc={nproc}: a run needs at least one rank")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
@@ -171,4 +173,3 @@ def _is_users(module):
         name != "__main__" and name.split(".")[0] != "lib" and file is not None and "site-packages" not in file
         and not file.startswith(os.path.dirname(multiprocessing.__path__[0]))
     )  # fmt: skip
-

@@ -68,7 +68,7 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
             waiting = find_waits(books.read(), heads)
             running = [r for r, head in enumerate(heads) if head.state == RUNNING]
             stacks = _stacks(agent, books, running)
-            blocked = all(_is_blocked(stacks.get(r, [])) or r in waiting and waiting[r].for_certain for r in running)
+            blocked = all(_is_blocked(stacks.get(r, [])) or (r in waiting and waiting[r].for_certain) for r in running)
             kind = "no progress" if waiting and blocked else None
             processor.reset()
         if kind is None and now() - began > timeout:
@@ -97,15 +97,17 @@ class _Processor:
         self.since, self.used, self.looked = now(), None, 0.0
 
     def idle(self, heads, seconds):
-        """True once every running rank has stayed below 3 % of a core for `seconds` (gloo's own thread wakes at 1 %)."""
+        """True once every running rank has stayed below 3 % of a core for `seconds` (gloo's own thread takes 1 %)."""
         if now() - self.looked < 0.1 or not os.path.isdir("/proc/self"):
             return False
         self.looked = now()
         used = {head.rank: _cpu_seconds(head.pid) for head in heads if head.state == RUNNING}
         span = now() - self.since
-        if self.used is None or used.keys() != self.used.keys():
-            self.since, self.used = now(), used
-        elif any(used[r] - self.used[r] > 0.03 + 0.03 * span for r in used):
+        if (
+            self.used is None
+            or used.keys() != self.used.keys()
+            or any(used[r] - self.used[r] > 0.03 + 0.03 * span for r in used)
+        ):
             self.since, self.used = now(), used
         return bool(used) and now() - self.since > seconds
 

@@ -49,9 +49,7 @@ def _audit_collectives(ledger, ended):
             findings.append(_collective_finding(different, first, present, n))
         elif ended and len(present) < len(members) and not any(ledger.lost):
             absent = [r for r in members if r not in present]
-            findings.append(
-                Finding("missing", f"{ranks_text(absent)} never called {say(first)}", True, tuple(absent))
-            )
+            findings.append(Finding("missing", f"{ranks_text(absent)} never called {say(first)}", True, tuple(absent)))
         elif other := next((e for e in present.values() if _site(e) != _site(first)), None):
             findings.append(
                 Finding(
@@ -99,7 +97,9 @@ def _collective_finding(kind, first, present, n):
     for rank, entry in sorted(present.items()):
         alike[entry.op, entry.reduce_op, entry.dtype, entry.shape, entry.peer, _site(entry)].append(rank)
     lines = [f"{ranks_text(ranks)}: {say(present[ranks[0]])}" for ranks in alike.values()]
-    text = f"collective #{n} of {group_text(first)}: the ranks differ in the {kind}\n" + "\n".join(f"  {x}" for x in lines)
+    text = f"collective #{n} of {group_text(first)}: the ranks differ in the {kind}\n" + "\n".join(
+        f"  {x}" for x in lines
+    )
     return Finding(kind, text, True, tuple(sorted(present)))
 
 
@@ -144,7 +144,11 @@ def _site(entry):
 
 def say(entry: Entry, at: bool = True) -> str:
     """An op in words: `recv from rank 1, float32 (4,), at line 4: dist.recv(x, left)`."""
-    what = {"send": f"send to rank {entry.peer}", "recv": f"recv from rank {entry.peer}", "recv_any": "recv from anyone"}
+    what = {
+        "send": f"send to rank {entry.peer}",
+        "recv": f"recv from rank {entry.peer}",
+        "recv_any": "recv from anyone",
+    }
     words = what.get(entry.op, entry.op)
     if not entry.is_message:
         words += f" #{entry.nth}"

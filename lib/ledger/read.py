@@ -64,7 +64,7 @@ class Ledger:
     """What all ranks of a run did. Plain data: it outlives the run and its files."""
 
     def __init__(self, by_rank: list[list[Entry]], totals: np.ndarray | None, lost: list[int]):
-        """by_rank: each rank's entries in order; totals: (N, N, 3) sent, or None: sum the entries; lost: overwritten."""
+        """by_rank: each rank's entries in order; totals: (N, N, 3) sent (None: sum entries); lost: overwritten."""
         self.by_rank, self.totals, self.lost = by_rank, totals, lost
         self.world_size = len(by_rank)
 

@@ -28,7 +28,7 @@ LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 OURS = (LIB + "ledger" + os.sep, LIB + "launch" + os.sep)
 FOREIGN = (os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"], "<frozen")
 SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
-REDUCE_OPS = "sum avg product min max band bor bxor premul_sum".split()
+REDUCE_OPS = ["sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"]
 OPS = {  # torch's schema name -> the name users know
     "send": "send",
     "recv_": "recv",
@@ -265,7 +265,7 @@ def _flatten(value):
 
 
 def _threads():
-    """Python threads of this rank that may communicate: not the launcher's, nor one that waits for work from another."""
+    """Python threads of this rank that may communicate: not the launcher's, nor one waiting to be given work."""
     count = threading.active_count()
     if count == 1:
         return count

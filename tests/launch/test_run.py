@@ -151,14 +151,17 @@ LOOP = """
 
 
 def rank_pids(folder, nproc):
-    assert eventually(lambda: all((folder / f"pid{r}").exists() and (folder / f"pid{r}").read_text() for r in range(nproc)), 40)
+    assert eventually(
+        lambda: all((folder / f"pid{r}").exists() and (folder / f"pid{r}").read_text() for r in range(nproc)), 40
+    )
     return [int((folder / f"pid{r}").read_text()) for r in range(nproc)]
 
 
 @pytest.mark.parametrize("fn", ["fn", "blocked"])
 def test_the_stop_button_ends_the_ranks_and_the_next_launch_works(program, tmp_path, fn):
     process = program(
-        LOOP + f"""
+        LOOP
+        + f"""
     try:
         launch.run({fn}, nproc=3)
     except KeyboardInterrupt:
@@ -180,7 +183,8 @@ def test_the_stop_button_ends_the_ranks_and_the_next_launch_works(program, tmp_p
 
 def test_stop_during_the_first_launch_prints_no_traceback_of_the_forkserver(program):
     process = program(
-        LOOP + """
+        LOOP
+        + """
     import threading
     def stop():
         time.sleep(0.3)                      # the forkserver is importing torch now

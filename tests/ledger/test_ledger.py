@@ -85,7 +85,14 @@ def test_every_way_to_communicate_is_in_the_book(books, label, expected):
 
 def test_an_entry_holds_what_when_where(books):
     entry = books.section("messages").of(0)[0]
-    assert (entry.op, entry.peer, entry.tag, entry.dtype, entry.shape, entry.nbytes) == ("send", 1, 3, "float32", (6,), 24)
+    assert (entry.op, entry.peer, entry.tag, entry.dtype, entry.shape, entry.nbytes) == (
+        "send",
+        1,
+        3,
+        "float32",
+        (6,),
+        24,
+    )
     assert entry.function == "every_way_to_communicate" and entry.file.endswith("test_ledger.py") and entry.line > 0
     assert entry.posted <= entry.wait_from <= entry.wait_to
     assert books.section("group").of(1)[0].members == (0, 1) and books.section("group").of(1)[0].reduce_op == "max"
@@ -184,7 +191,8 @@ def test_the_command_names_who_waits_for_a_rank_that_failed(tmp_path):
 def test_two_nodes_keep_books_that_one_command_judges(tmp_path):
     """torchrun with two agents, as on two nodes: world ranks 0-1 and 2-3, one folder of books."""
     script = tmp_path / "job.py"
-    script.write_text(textwrap.dedent("""
+    script.write_text(
+        textwrap.dedent("""
         import torch, torch.distributed as dist
         from lib import backend, ledger
         backend.join()
@@ -197,7 +205,8 @@ def test_two_nodes_keep_books_that_one_command_judges(tmp_path):
             else:
                 dist.all_reduce(x)
         dist.destroy_process_group()
-    """))
+    """)
+    )
     import socket
 
     with socket.socket() as probe:

@@ -132,8 +132,8 @@ EXERCISE = Exercise(
         Hint(
             "an order that only some patterns allow",
             lambda p: p.kind in ("deadlock", "no progress"),
-            "your order of send and receive works for neighbours, but here two ranks that wait for each other chose the "
-            "same order. Compare the rank with `to`, or use dist.isend, which needs no order.",
+            "your order of send and receive works for neighbours, but here two ranks that wait for each other chose "
+            "the same order. Compare the rank with `to`, or use dist.isend, which needs no order.",
         ),
         Hint(
             "a message to itself",
@@ -178,4 +178,3 @@ EXERCISE = Exercise(
         Hint("nothing returned", lambda p: "returned None" in p.text, "the function must end with `return out`."),
     ),
 )
-
