@@ -50,12 +50,13 @@ def choose(backend: str, nproc: int, gpus: int | None = None) -> Choice:
             f"but this machine has {_count(gpus)}. "
             + (f"Use nproc={gpus * RANKS_PER_SHARED_GPU} or fewer." if gpus else 'Use backend="gloo".')
         )
+    who = "1 rank" if nproc == 1 else f"{nproc} ranks"
     if backend == "nccl-shared":
-        return Choice("nccl", RANKS_PER_SHARED_GPU, f"{nproc} ranks: nccl, 2 to a GPU (slow, for correctness only)")
+        return Choice("nccl", RANKS_PER_SHARED_GPU, f"{who}: nccl, 2 to a GPU (slow, for correctness only)")
     if backend == "nccl" or (backend == "auto" and gpus >= nproc):
-        return Choice("nccl", 1, f"{nproc} ranks: nccl, one GPU each")
+        return Choice("nccl", 1, f"{who}: nccl, one GPU each")
     why = "" if backend == "gloo" else f" ({_count(gpus)} for {nproc} ranks)" if gpus else " (no GPU here)"
-    return Choice("gloo", 0, f"{nproc} ranks: gloo, on the CPU{why}")
+    return Choice("gloo", 0, f"{who}: gloo, on the CPU{why}")
 
 
 def _count(gpus):

@@ -10,6 +10,7 @@ If rank 0 hangs in the case "3 ranks", the launcher's verdict tells of all three
 from the function and rank 3 has nothing to do with it.
 """
 
+import re
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -50,8 +51,13 @@ def in_its_case(error: RankError) -> Failed:
         hang = next((kind for kind in HANGS if str(error).startswith(kind)), None)
         if hang:
             return Failed(hang, _retold(hang, ledger, members, inside), case, members, book)
-        return Failed(error.kind, str(error), case, members, book)
-    return Failed(error.kind, str(error), "", tuple(range(ledger.world_size)), None)
+        return Failed(error.kind, _without_addresses(error), case, members, book)
+    return Failed(error.kind, _without_addresses(error), "", tuple(range(ledger.world_size)), None)
+
+
+def _without_addresses(error):
+    """The same text on every run."""
+    return re.sub(r" (object )?at 0x[0-9a-f]+", "", str(error))
 
 
 def _last_mark(entries, label=None):

@@ -24,7 +24,6 @@ from lib.ledger.source import place
 
 TIMEOUT = 20  # seconds a student's function may take on one world size
 WIDTH = 30  # characters of a claim's name
-PASSED = "passed"  # the message of an outcome without a failed claim
 
 
 class CheckFailed(AssertionError):
@@ -130,7 +129,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        return self.message == PASSED
+        return self.points == self.max_points
 
 
 def evaluate(exercise: Exercise | Bundle, fn: Callable | tuple[Callable, ...]) -> Outcome:
@@ -222,8 +221,8 @@ def _together(bundle, outcomes):
             lines.append(f"  ok  {part.name:<{WIDTH}} {'; '.join(claim.name for claim in part.claims)}")
         else:
             lines += [f"  --  {part.name}", *("    " + line for line in outcome.lines[1:-1])]
-    wrong = next(((part, o) for part, o in zip(bundle.parts, outcomes, strict=True) if not o.passed), None)
-    message, hint = (f"{wrong[0].name}: {wrong[1].message}", wrong[1].hint) if wrong else ("passed", None)
+    wrong = [(f"{p.name}: {o.message}", o.hint) for p, o in zip(bundle.parts, outcomes, strict=True) if not o.passed]
+    message, hint = wrong[0] if wrong else ("passed", None)
     return Outcome(points, bundle.points, [*lines, _score(bundle, points)], message, hint, outcomes)
 
 

@@ -142,13 +142,18 @@ def _values(frame, line):
 
 
 def _short(value):
-    if isinstance(value, torch.Tensor):
-        kind = f"{str(value.dtype)[6:]} {tuple(value.shape)}"
-        return f"{kind} {value.tolist()}"[:80] if value.numel() <= 6 and not value.is_cuda else kind
+    if isinstance(value, torch.Tensor):  # its form alone: the values may be what torch.empty found in memory
+        return _form(value)
+    if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
+        return f"[{', '.join(_form(item) for item in value[:3])}{', ...' if len(value) > 3 else ''}]"
     try:
         return " ".join(repr(value).split())[:80]
     except Exception as error:
         return f"<repr failed: {type(error).__name__}>"
+
+
+def _form(value):
+    return f"{str(value.dtype)[6:]} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else _short(value)
 
 
 def _wait_for_all(folder, world_size):

@@ -1,0 +1,127 @@
+"""Lab 0, section 6: cheapest(n_bytes, N, alpha, beta), which all-reduce takes the least time by the alpha-beta model.
+
+    few bytes   many messages cost          recursive doubling
+    between                                 halving and doubling
+    many bytes  bytes cost                  ring, where N is no power of two
+
+An answer is judged by the time of what it names: several may take the same.
+"""
+
+from math import isclose
+from numbers import Real
+
+from lib.check.framework import Claim, Exercise, Hint, Problem
+from lib.collectives.cost import COST
+
+ALGORITHMS = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
+SLOW, FAST = (20e-6, 1 / 1e9), (2e-6, 1 / 25e9)  # alpha, beta: processes of one machine; a fast network
+ENDS, BETWEEN = (8, 64_000_000), (1000, 20_000, 100_000, 1_000_000)
+CASES = [(n, N, *link) for N in (2, 3, 4, 8, 12, 64) for link in (SLOW, FAST) for n in ENDS + BETWEEN]
+
+
+def cheapest(n_bytes, N, alpha, beta):
+    """The name of the algorithm in ALGORITHMS that all-reduces `n_bytes` bytes over `N` ranks in the least time."""
+    return min(ALGORITHMS, key=lambda name: COST[name].time(n_bytes, N, alpha, beta))
+
+
+def words(n_bytes, N, alpha, beta):
+    """A case in words."""
+    return f"{n_bytes:,} bytes, {N} ranks, alpha {alpha * 1e6:g} us, beta {beta * 1e9:g} ns per byte"
+
+
+def _measure(fn):
+    return {case: fn(*case) for case in CASES}
+
+
+def _time(name, case):
+    return COST[name].time(*case)
+
+
+def _is_cheapest(sizes):
+    def judge(runs):
+        ((seen,),) = (run.results for run in runs)
+        for case in CASES:
+            got, best = seen[case], cheapest(*case)
+            if case[0] not in sizes:
+                continue
+            if got not in ALGORITHMS:
+                return Problem(
+                    "form", f"{words(*case)}: expected a name such as {best!r}, got {got!r:.60}", {"got": got}
+                )
+            if not isclose(_time(got, case), _time(best, case), rel_tol=1e-9):
+                times = [f"{name} takes {_time(name, case) * 1e6:,.6g} us" for name in (got, best)]
+                named = {case: name for case, name in seen.items() if name in ALGORITHMS}
+                return Problem("value", f"{words(*case)}: {', '.join(times)}", {"named": named})
+        return None
+
+    return judge
+
+
+def _same_wherever(what):
+    """Fits if the choice is the same in all cases that agree in what(case)."""
+
+    def fits(problem):
+        chosen = {}
+        for case, name in problem.facts.get("named", {}).items():
+            chosen.setdefault(what(*case), set()).add(name)
+        return problem.kind == "value" and all(len(names) == 1 for names in chosen.values())
+
+    return fits
+
+
+def _dearest(problem):
+    named = problem.facts.get("named", {}).items()
+    dearest = lambda case: max(_time(name, case) for name in ALGORITHMS)
+    return problem.kind == "value" and all(isclose(_time(name, case), dearest(case)) for case, name in named)
+
+
+EXERCISE = Exercise(
+    name="cheapest",
+    reference=cheapest,
+    measure=_measure,
+    worlds=(),
+    claims=(
+        Claim("8 bytes and 64 MB", 1, "2, 3, 4, 8, 12, 64 ranks; two links", _is_cheapest(ENDS)),
+        Claim("sizes between", 2, "1 KB, 20 KB, 100 KB, 1 MB", _is_cheapest(BETWEEN)),
+    ),
+    hints=(
+        Hint("the dearest", _dearest, "that is the slowest of them: compare the times and take the least."),
+        Hint(
+            "one for all",
+            _same_wherever(lambda n, N, a, b: None),
+            "you name the same algorithm for every size and number of ranks: compare the times.",
+        ),
+        Hint(
+            "by size alone",
+            _same_wherever(lambda n, N, a, b: n),
+            "your choice depends on the size alone. Where one overtakes the other depends on N, alpha and beta too: "
+            "compare the five times.",
+        ),
+        Hint(
+            "whatever the size",
+            _same_wherever(lambda n, N, a, b: (N, a, b)),
+            "your choice does not depend on the size: few bytes want few messages, many bytes want few bytes sent.",
+        ),
+        Hint(
+            "whatever the link",
+            _same_wherever(lambda n, N, a, b: (n, N)),
+            "your choice does not depend on alpha and beta. On another link the crossing lies elsewhere.",
+        ),
+        Hint(
+            "not all compared",
+            lambda p: p.kind == "value",
+            "compare the five times, all for the same n_bytes, N, alpha and beta, and take the least.",
+        ),
+        Hint(
+            "a time, not a name",
+            lambda p: p.kind == "form" and isinstance(p.facts["got"], Real),
+            "return the algorithm's name, not its time: min(times, key=times.get) of a dictionary gives the key.",
+        ),
+        Hint(
+            "nothing returned",
+            lambda p: p.kind == "form" and p.facts["got"] is None,
+            "the function must end with `return ...`.",
+        ),
+        Hint("no such name", lambda p: p.kind == "form", f"the names are {', '.join(ALGORITHMS)}."),
+    ),
+)

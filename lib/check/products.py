@@ -1,0 +1,48 @@
+"""Counts what a rank multiplies: the matrix products of a block of code, however they are written.
+
+    x @ w, matmul, einsum, F.linear, ...     torch's functions
+               |
+        aten::mm, aten::addmm, ...           one dispatcher entry each
+               |  BackendSelect  <- we stand here, as the ledger does: note the factors' shapes, then redispatch
+           CPU or CUDA
+
+(m, k) times (k, n) is m k n multiply-adds. Elementwise multiplication followed by a sum is not seen.
+
+A TorchDispatchMode would see them too, but torch.distributed's calls as well: its frame would stand between the
+student's line and the op, and the ledger would name ours.
+"""
+
+import torch
+
+PRODUCTS = ("mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "mv", "dot", "mm.out", "bmm.out")
+BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+
+class count_products:
+    """`with count_products() as factors:` fills `factors` with the shapes of both factors of each product."""
+
+    def __enter__(self):
+        factors = []
+        self.library = torch.library.Library("aten", "IMPL")
+        for name in PRODUCTS:
+            packet, _, overload = name.partition(".")
+            op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            self.library.impl(name, _noting(op, factors), "BackendSelect", with_keyset=True)
+        return factors
+
+    def __exit__(self, *error):
+        self.library._destroy()
+
+
+def _noting(op, factors):
+    def note(keyset, *args, **kwargs):
+        a, b = [arg for arg in args if isinstance(arg, torch.Tensor)][-2:]  # addmm's first is added, not multiplied
+        factors.append((tuple(a.shape), tuple(b.shape)))
+        return op.redispatch(keyset & BELOW, *args, **kwargs)
+
+    return note
+
+
+def multiply_adds(factors):
+    """Of products with these factors, [((m, k), (k, n)), ...]: the sum of m k n. Batched: times the batch."""
+    return sum(torch.Size(a).numel() * (b[-1] if len(b) > 1 else 1) for a, b in factors)

@@ -1,0 +1,32 @@
+"""Published facts, one CSV file per table in `data/`, each row with its source.
+
+gpus          memory of GPUs
+gpt3_models   shapes of the GPT-3 family
+links         what NCCL's all-reduce reaches over NVLink, PCIe and networks
+"""
+
+import csv
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+
+
+def table(name):
+    """The rows of data/`name`.csv as dicts; numbers are int or float, empty cells None.
+
+    Raises ValueError for a table that does not exist.
+    """
+    path = DATA / f"{name}.csv"
+    if not path.exists():
+        raise ValueError(f"no table {name!r}: there are {', '.join(sorted(p.stem for p in DATA.glob('*.csv')))}")
+    with open(path, newline="", encoding="utf-8") as file:
+        return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(file)]
+
+
+def _value(text):
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text or None

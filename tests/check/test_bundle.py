@@ -1,0 +1,89 @@
+"""Several functions in one check: each is judged by itself, and the points add up. Bonus points say so."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lib.check.framework import Bundle, CheckFailed, Claim, Exercise, Hint, Problem, check, evaluate, stand_in
+
+
+def gives(name, right, points):
+    def judge(runs):
+        (got,) = runs[0].results
+        return None if got == right else Problem("value", f"expected {right}, got {got}")
+
+    hint = Hint("one more", lambda p: str(right + 1) in p.text, "you counted from 1.")
+    return Exercise(
+        name, lambda fn: fn(), (), (Claim("the number", points, "always", judge),), (hint,), (), lambda: right
+    )
+
+
+PAIR = Bundle("pair", (gives("two", 2, 1), gives("three", 3, 4)))
+
+
+def unwritten():
+    raise NotImplementedError
+
+
+def test_all_right():
+    outcome = evaluate(PAIR, (lambda: 2, lambda: 3))
+    assert outcome.passed
+    assert outcome.lines == [
+        "pair",
+        f"  ok  {'two':<30} the number",
+        f"  ok  {'three':<30} the number",
+        "5 of 5 points",
+    ]
+
+
+def test_one_wrong_costs_its_own_points_only():
+    outcome = evaluate(PAIR, (lambda: 3, lambda: 3))
+    assert (outcome.points, outcome.hint, outcome.message) == (4, "one more", "two: the number: expected 2, got 3")
+    assert outcome.lines == [
+        "pair", "  --  two", "      --  the number", "          expected 2, got 3",
+        "          Usual cause: you counted from 1.", f"  ok  {'three':<30} the number", "4 of 5 points",
+    ]  # fmt: skip
+
+
+def test_one_not_written():
+    outcome = evaluate(PAIR, (lambda: 2, unwritten))
+    assert (outcome.points, outcome.message) == (1, "three: not written yet")
+
+
+def test_none_written():
+    outcome = evaluate(PAIR, (unwritten, unwritten))
+    assert (outcome.points, outcome.message, outcome.passed) == (0, "not written yet", False)
+
+
+def test_the_right_one_is_used_from_then_on_and_one_line_is_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LAB_REPORT", str(tmp_path / "report"))
+    two, three = lambda: 2, lambda: 4
+    with pytest.raises(CheckFailed, match="three: the number: expected 3, got 4"):
+        check(PAIR, two, three)
+    assert stand_in(PAIR.parts[0], two) is two
+    assert stand_in(PAIR.parts[1], three) is PAIR.parts[1].reference
+    assert "running lib's three" in capsys.readouterr().out
+    (line,) = (tmp_path / "report").read_text().splitlines()
+    assert json.loads(line) == {
+        "id": "pair", "points": 1, "max_points": 5, "message": "three: the number: expected 3, got 4",
+    }  # fmt: skip
+
+
+def test_too_few_functions_are_named():
+    with pytest.raises(CheckFailed, match=r"give the check your 2 functions, as in check.pair\(two, three\)"):
+        check(PAIR, lambda: 2)
+
+
+def test_bonus_points_say_so():
+    part = gives("two", 2, 3)
+    bonus = Exercise(part.name, part.measure, (), part.claims, part.hints, bonus=True)
+    assert evaluate(bonus, lambda: 2).lines[-1] == "3 of 3 bonus points"
+    assert evaluate(bonus, lambda: 1).lines[-1] == "0 of 3 bonus points"
+
+
+def test_checks_need_no_figures():
+    """An import of matplotlib would cost every rank and every notebook a second."""
+    loaded = "import sys, lib.check; print(sorted({'matplotlib', 'IPython', 'scipy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True).stdout == "[]\n"
