@@ -50,7 +50,7 @@ def in_its_case(error: RankError) -> Failed:
             return Failed("mismatch", first.text, case, members, book, first.kind)
         hang = next((kind for kind in HANGS if str(error).startswith(kind)), None)
         if hang:
-            return Failed(hang, _retold(hang, ledger, members, inside), case, members, book)
+            return Failed(hang, _retold(hang, ledger, book, members, inside), case, members, book)
         return Failed(error.kind, _without_addresses(error), case, members, book)
     return Failed(error.kind, _without_addresses(error), "", tuple(range(ledger.world_size)), None)
 
@@ -66,16 +66,11 @@ def _last_mark(entries, label=None):
     return marks[-1] if marks else ""
 
 
-def _retold(hang, ledger, members, inside):
+def _retold(hang, ledger, book, members, inside):
     """The verdict if every rank that is not inside a case had returned instead of waiting for the others."""
     heads = [SimpleNamespace(state=RUNNING if r in inside else RETURNED) for r in range(ledger.world_size)]
-    books = [mine if rank in inside else _until_last_mark(mine) for rank, mine in enumerate(ledger.by_rank)]
+    books = [ledger.of(rank) if rank in inside else book.of(rank) for rank in range(ledger.world_size)]
     failure = Failure(hang, 0, heads, Ledger(books, None, [0] * len(books)), [], {})
     lines = str(from_failure(failure, "")).splitlines()
     strangers = tuple(f"  rank {r} " for r in range(ledger.world_size) if r not in members)
     return "\n".join(line for line in lines if not line.startswith(strangers))
-
-
-def _until_last_mark(entries):
-    last = max((place for place, entry in enumerate(entries) if entry.op == "mark"), default=-1)
-    return entries[: last + 1]

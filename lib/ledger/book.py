@@ -103,8 +103,9 @@ class BookWriter:
         self.rank, self.capacity, self.count, self.touches = rank, capacity, 0, 0
         self.channels: dict[tuple, list[int]] = {}  # channel -> [count, chain]
         self.lock = threading.RLock()
-        HEADER.pack_into(
-            self.map, 0, MAGIC, os.getpid(), rank, world_size, capacity, RUNNING, 0, 0, now(), time.time(), 0.0
+        # Not pack_into, which clears the place first: the parent may be reading.
+        self.map[: HEADER.size] = HEADER.pack(
+            MAGIC, os.getpid(), rank, world_size, capacity, RUNNING, 0, 0, now(), time.time(), 0.0
         )
 
     def name(self, text: object) -> int:

@@ -1,0 +1,52 @@
+"""Figures from plain data, all in one style. Nothing here needs torch or ranks.
+
+    plots.traffic_matrix(results.ledger.matrix("bytes"))         the last line of a cell: the notebook shows it
+    plots.timeline(entries).show()                               anywhere else in a cell
+    plots.loss_curve(steps, losses, entropy).save("loss.png")    a script
+
+Colours: one per rank, the same in every lab (`rank_color`); one per kind of work (`OP_COLOR`). They stay apart
+for readers who see no red, no green or no blue. Predictions are dashed, measurements solid. The title says what the
+figure shows, the caption what to look at, the alt text both to a reader who cannot see it. The background is a solid
+light paper, so that the figure reads the same on a light and on a dark page.
+The same data give the same bytes: a notebook executed again stores the same image.
+
+    style.py      colours, letters, Drawing, the frame          memory.py    walls: what fills the memory
+    labels.py     numbers in words, labels that keep apart      product.py   four_ways to split a matrix product
+    traffic.py    traffic_matrix: who sent how much to whom     chunks.py    ring: chunks summed and passed on
+    lanes.py      timeline: what each rank did and when         curves.py    cost_curves: time against size
+    messages.py   message_rounds: who sends when                links.py     topology: how fast links really are
+    circle.py     ranks on a circle, arrows                     loss.py      loss_curve
+    waits.py      waits_for: a deadlock's cycle
+"""
+
+from lib.plots.chunks import ring
+from lib.plots.curves import cost_curves
+from lib.plots.labels import scale, short, spread
+from lib.plots.lanes import timeline
+from lib.plots.links import topology
+from lib.plots.loss import loss_curve
+from lib.plots.memory import memory_parts, walls
+from lib.plots.messages import matched, message_rounds, rounds
+from lib.plots.product import four_ways
+from lib.plots.style import (
+    ALARM,
+    FAINT,
+    INK,
+    OP_COLOR,
+    PAPER,
+    RANK_COLORS,
+    Drawing,
+    finish,
+    on_color,
+    rank_color,
+    styled,
+)
+from lib.plots.traffic import traffic_claim, traffic_matrix
+from lib.plots.waits import find_cycle, waits_for
+
+__all__ = [
+    "ALARM", "FAINT", "INK", "OP_COLOR", "PAPER", "RANK_COLORS", "Drawing", "cost_curves", "find_cycle", "finish",
+    "four_ways", "loss_curve", "matched", "memory_parts", "message_rounds", "on_color", "rank_color", "ring", "rounds",
+    "scale", "short", "spread", "styled", "timeline", "topology", "traffic_claim", "traffic_matrix", "waits_for",
+    "walls",
+]  # fmt: skip

@@ -1,0 +1,205 @@
+"""An all-reduce, round by round: how many ranks' values are already summed in each chunk, on each rank.
+
+    results = launch.run(traced, my_ring_all_reduce, nproc=4)      lib.collectives.contents.traced
+    plots.ring(results)
+
+Drawn from the run: the ledger says who sent to whom in which round, the traced values say what was in each message.
+A ring is drawn as a ring and a star as a star; a sum that lacks a rank, or has one twice, is drawn in red.
+"""
+
+import math
+
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from lib.plots.messages import matched, rounds
+from lib.plots.style import ALARM, INK, PAPER, finish, on_color, rank_color, styled
+
+DEPTH = LinearSegmentedColormap.from_list("depth", ["#e9f1f7", "#a9cfe6", "#5a9fce", "#1f6fae"])
+
+
+@styled
+def ring(results, title=None):
+    """A panel per round: each rank's vector, cut into a chunk per rank, with the number of values summed in each.
+
+    results: what `launch.run(traced, all_reduce, nproc=N)` returned, ledger on; N from 2 to 4.
+    Raises ValueError where there is no ledger, nothing was sent, or there is more to draw than a page can hold.
+    """
+    panels = rounds(_entries(results))
+    N = len(results)
+    if not 2 <= N <= 4 or not 1 <= len(panels) <= 8:
+        raise ValueError(f"{len(panels)} rounds on {N} ranks: 2 to 4 ranks and 1 to 8 rounds can be drawn, use nproc=4")
+    states, arrived = states_after(results, panels)
+    columns = len(panels) if len(panels) <= 3 else math.ceil(len(panels) / 2)
+    figure = Figure(figsize=(8, 4 if len(panels) > 3 else 2.9))
+    grid = list(figure.subplots(math.ceil(len(panels) / columns), columns, squeeze=False).flat)
+    for number, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
+        _panel(axes, panel, states[number], arrived[number], N, 8 / columns, wrong=number == len(panels) - 1)
+        axes.set_title(f"round {number + 1}: {kind(states, arrived, number)}", size=9.5)
+    for axes in grid[len(panels) :]:
+        axes.axis("off")
+    claim = claim_of(results, panels, states, arrived)
+    return finish(
+        figure,
+        title or claim,
+        f"A row of cells is a rank's vector, cut into {N} chunks. Number and colour: how many ranks' values are summed "
+        "in the chunk. Outlined: arrived in this round.",
+        f"{len(panels)} panels, one per round, of {N} ranks and their {N} chunks. {claim}. "
+        + " ".join(_in_words(number, panels[number], states[number]) for number in range(len(panels))),
+    )
+
+
+# --- what the run says -----------------------------------------------------------------------------------------------
+
+
+def _entries(results):
+    if getattr(results, "ledger", None) is None:
+        raise ValueError(
+            "the figure is drawn from the ledger: launch with ledger=True, and pass what launch.run returned"
+        )
+    return results.ledger.entries
+
+
+def states_after(results, panels):
+    """(states, arrived): states[s][r][c] is counts, how often each rank is in chunk c of rank r after round s;
+    arrived[s] holds the (r, c) that came in that round.
+
+    What a rank holds of a chunk after receiving it is the fullest sum that the run shows: in the rank's next message
+    of the chunk, or in its tensor when it posts its next message, or in the end. Where it receives the chunk again
+    before it sends it, what came is taken to be added if the two have no rank in common, and else to replace.
+    """
+    N, entries = len(results), _entries(results)
+    contents, holding = {}, {}  # id of a send -> {chunk: counts} in the message, and in the rank's tensor by then
+    for rank, result in enumerate(results):
+        sends = [e for e in entries if e.rank == rank and e.op == "send"]
+        if len(sends) != len(result["sent"]):
+            raise ValueError(f"rank {rank}'s ledger has {len(sends)} sends, its trace {len(result['sent'])}")
+        contents.update({id(e): sent for e, sent in zip(sends, result["sent"], strict=True)})
+        holding.update({id(e): held for e, held in zip(sends, result["held"], strict=True)})
+    received = {id(send) for send, _ in matched(entries)}
+
+    coming = [{} for _ in panels]  # per round: (rank, chunk) -> [counts, ...] received
+    going = [{} for _ in panels]  # per round: (rank, chunk) -> counts sent
+    for number, panel in enumerate(panels):
+        for send in panel:
+            for chunk, counts in contents[id(send)].items():
+                going[number][send.rank, chunk] = counts
+                if id(send) in received:
+                    coming[number].setdefault((send.peer, chunk), []).append(counts)
+
+    def after_receiving(place, number, held):
+        rank, chunk = place
+        nothing = (0,) * N
+        later = range(number + 1, len(panels))
+        touched = next((n for n in later if place in going[n] or place in coming[n]), None)
+        before = later if touched is None else later[: touched - number]
+        seen = [holding[id(e)].get(chunk, nothing) for n in before for e in panels[n] if e.rank == rank][:1]
+        if touched is None:
+            seen.append(results[rank]["final"].get(chunk, nothing))
+        elif place in going[touched]:
+            seen.append(going[touched][place])
+        else:
+            for counts in coming[number][place]:
+                apart = not any(a and b for a, b in zip(counts, held, strict=True))
+                held = tuple(a + b for a, b in zip(counts, held, strict=True)) if apart else counts
+            seen.append(held)
+        return max(seen, key=sum)
+
+    now = [[tuple(int(r == rank) for r in range(N)) for _ in range(N)] for rank in range(N)]
+    states = []
+    for number in range(len(panels)):
+        now = [list(chunks) for chunks in now]
+        for rank, chunk in coming[number]:
+            now[rank][chunk] = after_receiving((rank, chunk), number, now[rank][chunk])
+        states.append(now)
+    for rank, result in enumerate(results):  # what a rank did after its last message, it did before the picture ends
+        for chunk in range(N):
+            states[-1][rank][chunk] = result["final"].get(chunk, (0,) * N)
+    return states, [set(held) for held in coming]
+
+
+def kind(states, arrived, number):
+    """What the round did with the chunks that arrived: "added", or "passed on" once the sum was finished."""
+    N = len(states[0])
+    before = states[number - 1] if number else [[(1,)] * N] * N
+    if not arrived[number]:
+        return "nothing arrives"
+    finished = [sum(states[number][r][c]) == N for r, c in arrived[number]]
+    grown = [sum(states[number][r][c]) > sum(before[r][c]) for r, c in arrived[number]]
+    passed_on = all(any(before[r][c] == (1,) * N for r in range(N)) for _, c in arrived[number])
+    if all(finished) and passed_on and number:
+        return "passed on"
+    return "added" if all(grown) else "some added" if any(grown) else "nothing added"
+
+
+def claim_of(results, panels, states, arrived):
+    """The figure in a sentence."""
+    N = len(results)
+    for rank, chunk in ((r, c) for r in range(N) for c in range(N)):
+        counts = states[-1][rank][chunk]
+        if counts != (1,) * N:
+            lacks = [str(r) for r in range(N) if counts[r] == 0]
+            twice = [f"rank {r}'s values {counts[r]} times" for r in range(N) if counts[r] > 1]
+            what = f"lacks the values of rank {', '.join(lacks)}" if lacks else f"has {', '.join(twice)}"
+            return f"Not an all-reduce: rank {rank}'s chunk {chunk} {what}"
+    kinds = [kind(states, arrived, number) for number in range(len(panels))]
+    grow, travel = kinds.count("added"), kinds.count("passed on")
+    sent = [sum(e.numel for panel in panels for e in panel if e.rank == r) / N for r in range(N)]  # vectors
+    most, least = max(sent), min(sent)
+    each = f"every rank sends {most:.3g}" if most == least else f"rank {sent.index(most)} sends {most:.3g}"
+    each += f" vector{'s' * (most != 1)}"
+    if most != least:
+        each += f", rank {sent.index(least)} only {least:.3g}"
+    rounds_add = f"{grow} round{'s add' if grow != 1 else ' adds'}"
+    pass_on = f", {travel} pass{'' if travel != 1 else 'es'} on" if travel else ""
+    return f"{rounds_add}{pass_on}; {each}"
+
+
+# --- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def _panel(axes, panel, state, arrived, N, width, wrong):
+    """One round: ranks on an ellipse, each a strip of cells; an arrow per pair that talks."""
+    cell = 0.165  # inches
+    reach_x, reach_y = min((width - 0.4 - N * cell) / 2, 1.2), 0.52
+    places = [
+        (reach_x * math.sin(2 * math.pi * r / N), reach_y * math.cos(2 * math.pi * r / N)) for r in range(N)
+    ]  # inches
+    strips = []
+    for rank, (x, y) in enumerate(places):
+        left, low = x - N * cell / 2, y - cell / 2
+        strips.append(Rectangle((left - 0.2, low), N * cell + 0.2, cell, fc="none", ec="none"))  # with its number
+        axes.add_patch(strips[-1])
+        axes.text(left - 0.05, y, str(rank), ha="right", va="center_baseline", size=10, weight="bold",
+                  color=rank_color(rank))  # fmt: skip
+        for chunk in range(N):
+            counts = state[rank][chunk]
+            total, bad = sum(counts), max(counts) > 1 or (wrong and counts != (1,) * N)
+            color = DEPTH(min(1.0, (total - 1) / (N - 1))) if total else PAPER
+            axes.add_patch(Rectangle((left + chunk * cell, low), cell, cell, fc=color, ec=PAPER, lw=0.8, zorder=4))
+            axes.text(left + (chunk + 0.5) * cell, y, str(total), ha="center", va="center_baseline", size=8,
+                      color=on_color(color), zorder=6)  # fmt: skip
+            if bad or (rank, chunk) in arrived:
+                edge, thick = (ALARM, 2.4) if bad else (INK, 1.6)
+                axes.add_patch(
+                    Rectangle((left + chunk * cell, low), cell, cell, fc="none", ec=edge, lw=thick, zorder=5)
+                )
+    pairs = list(dict.fromkeys((e.rank, e.peer) for e in panel))
+    for a, b in pairs:
+        bend = 0.25 if (b, a) in pairs else 0.0
+        axes.add_patch(
+            FancyArrowPatch(
+                *(places[a], places[b]), patchA=strips[a], patchB=strips[b], shrinkA=4, shrinkB=4, lw=1.5,
+                color=rank_color(a), arrowstyle="-|>", mutation_scale=11, connectionstyle=f"arc3,rad={bend}", zorder=3,
+            )
+        )  # fmt: skip
+    axes.set(xlim=(-width / 2 + 0.1, width / 2 - 0.1), ylim=(-0.72, 0.72))
+    axes.set_aspect("equal")
+    axes.axis("off")
+
+
+def _in_words(number, panel, state):
+    talk = ", ".join(dict.fromkeys(f"{e.rank} to {e.peer}" for e in panel))
+    held = "; ".join(f"rank {r} holds {' '.join(str(sum(c)) for c in chunks)}" for r, chunks in enumerate(state))
+    return f"Round {number + 1}: {talk}; then {held}."

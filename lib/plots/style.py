@@ -1,0 +1,133 @@
+"""The one style of all figures: colours, letters, and the frame with title, caption and alt text.
+
++--------------------------------+
+| The claim, in bold             |    finish(figure, title, caption, alt) puts the frame round what is drawn,
+|                                |    and renders it to a Drawing: PNG bytes with alt text.
+|   what is drawn                |
+|                                |
+| What to look at.               |
++--------------------------------+
+"""
+
+import base64
+import functools
+import io
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.style
+import numpy as np
+from matplotlib.colors import to_rgb
+
+PAPER, INK, FAINT = "#faf9f6", "#22262b", "#6b6f76"
+ALARM = "#c2103a"  # what is wrong; always thicker as well, for who does not see the red
+
+RANK_COLORS = ("#0072b2", "#e69f00", "#7b1e2b", "#45c4bb", "#6d2fd6", "#d03a1a", "#93bf6f", "#8a4a78")
+OP_COLOR = {
+    "F": "#5aa9e6",  # forward
+    "B": "#f0a030",  # backward, of the input or of everything
+    "W": "#2f7d4f",  # backward of the weights
+    "send": "#5b2a86",
+    "recv": "#d86a8a",
+    "collective": "#3d4a5c",  # every op that is not named here
+    "idle": "#dcdad3",
+}
+STYLE = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters on every machine
+    "font.size": 10,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "lines.linewidth": 2.0,
+    "hatch.linewidth": 0.7,
+}
+DPI = 150
+
+
+def rank_color(rank):
+    """The colour of a rank, in every figure. They repeat after 8 ranks, so label each line with its rank as well."""
+    return RANK_COLORS[rank % len(RANK_COLORS)]
+
+
+def on_color(color):
+    """Ink or paper: which of the two reads better on `color`."""
+    return INK if np.dot([0.299, 0.587, 0.114], to_rgb(color)) > 0.55 else PAPER
+
+
+@dataclass(frozen=True, repr=False)
+class Drawing:
+    """A finished figure: PNG bytes, alt text, size in inches. As the last value of a notebook cell it shows itself."""
+
+    png: bytes
+    alt: str
+    width: float
+    height: float
+
+    def __repr__(self):
+        return self.alt
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        """What Jupyter stores: the image, with its alt text and its size on the page (96 pixels per inch)."""
+        size = {"width": round(96 * self.width), "height": round(96 * self.height)}
+        data = {"image/png": base64.b64encode(self.png).decode(), "text/plain": self.alt}
+        return data, {"image/png": {"alt": self.alt, **size}}
+
+    def show(self):
+        """Show it now, from the middle of a cell. In a terminal this prints the alt text."""
+        from IPython.display import display
+
+        display(self)
+
+    def save(self, path):
+        """Write the PNG; its folder must exist. Returns the path."""
+        Path(path).write_bytes(self.png)
+        return Path(path)
+
+
+def styled(draw):
+    """Run a drawing function in the course's style, whatever the reader has set in matplotlib."""
+
+    @functools.wraps(draw)
+    def in_style(*args, **kwargs):
+        with matplotlib.style.context(["default", STYLE]):
+            return draw(*args, **kwargs)
+
+    return in_style
+
+
+def finish(figure, title, caption, alt):
+    """Put title and caption round what is drawn, render, and return the Drawing. Call it inside a `styled` function.
+
+    title: the claim, one or two lines. caption: what to see. alt: the figure in words, for who cannot see it.
+    """
+    width, height = figure.get_size_inches()
+    # Letters per inch at these sizes, on the safe side: the width of text is known only after drawing.
+    title, caption = textwrap.wrap(title, int(9.3 * width)), textwrap.wrap(caption, int(13.5 * width))
+    top, bottom = 0.16 + 0.23 * len(title), 0.12 + 0.18 * len(caption)  # inches
+    figure.text(0.12 / width, 1 - 0.1 / height, "\n".join(title), va="top", size=12.5, weight="bold")
+    figure.text(0.12 / width, 0.09 / height, "\n".join(caption), va="bottom", size=9.5, color=FAINT)
+    figure.set_layout_engine(
+        "constrained", rect=(0.01, bottom / height, 0.98, 1 - (top + bottom) / height), w_pad=0.05, h_pad=0.05
+    )
+    freeze_layout(figure)
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})  # no version in the file: the same bytes
+    return Drawing(png.getvalue(), alt, width, height)
+
+
+def freeze_layout(figure):
+    """Lay out the axes, and round where they lie: the solver's last digits differ from call to call, bytes must not."""
+    figure.set_dpi(DPI)
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        axes.set_position(np.round(axes.get_position(original=True).bounds, 9))

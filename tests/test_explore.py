@@ -1,0 +1,127 @@
+"""The static figure comes first and is all there is under LAB_STATIC; a slider redraws it."""
+
+import ipywidgets
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from lib import explore, plots
+
+EXPLORERS = {
+    "all_reduce_cost": explore.draw_all_reduce_cost,
+    "model_memory": explore.draw_model_memory,
+    "ring_against_hierarchical": explore.draw_ring_against_hierarchical,
+}
+
+
+def draw_line(slope=1.0, size=1e4):
+    return plots.cost_curves({}, {"line": ([1e3, 1e6], [slope, 1e3 * slope])}, at=size)
+
+
+def test_a_slider_that_moves_gives_a_new_image():
+    seen = []
+    box = explore.sliders(draw_line, seen.append, slope=[0.5, 1.0, 2.0], size={"1 KB": 1e3, "10 KB": 1e4})
+    slope, size = box.children
+    assert isinstance(slope, ipywidgets.SelectionSlider) and (slope.value, size.value) == (1.0, 1e4)
+    slope.value = 2.0
+    size.value = 1e3
+    assert [drawing.png for drawing in seen] == [draw_line(2.0).png, draw_line(2.0, 1e3).png]
+    assert seen[0].png != seen[1].png != draw_line().png
+
+
+def sliders_of(name, monkeypatch):
+    """The box that a live kernel would get, and the list that fills with what its sliders draw."""
+    made, seen = [], []
+    monkeypatch.setattr(explore, "explore", lambda draw, **choices: made.append((draw, choices)))
+    getattr(explore, name)()
+    ((draw, choices),) = made
+    return explore.sliders(draw, seen.append, **choices), seen
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_every_stop_of_every_slider_draws(name, monkeypatch):
+    box, seen = sliders_of(name, monkeypatch)
+    for control in box.children:
+        values = [
+            value
+            for value, *_ in (option[::-1] if isinstance(option, tuple) else (option,) for option in control.options)
+        ]
+        before, start = len(seen), control.value
+        for value in (values[0], values[-1], start):
+            control.value = value
+        assert len(seen) > before
+    assert len({drawing.png for drawing in seen}) > len(box.children)
+    assert seen[-1].png == EXPLORERS[name]().png  # all sliders back where they began
+
+
+def test_who_wins_changes_with_the_sliders():
+    assert "recursive_doubling is the fastest" in explore.draw_all_reduce_cost(ranks=8, size=1e3).alt
+    assert "ring is the fastest" in explore.draw_all_reduce_cost(ranks=3, size=1e9).alt
+    assert "hierarchical is the fastest" in explore.draw_ring_against_hierarchical().alt
+    same = explore.draw_ring_against_hierarchical(
+        nodes=2, ranks_per_node=4, link_inside=1e8, link_between=1e11, size=1e9
+    )
+    assert "flat ring" in same.alt
+    assert "All of these fit in one H200" in explore.draw_model_memory().alt
+    assert "None of these fits" in explore.draw_model_memory(parameters=175 * 10**9).alt
+    assert "All of these fit" in explore.draw_model_memory(175 * 10**9, ranks_that_share_the_state=64).alt
+
+
+@pytest.mark.parametrize(
+    ("choices", "says"),
+    [
+        (
+            {"angle": [1, 2]},
+            r"angle: \[1, 2\] must hold the default of that parameter of draw\(slope=1.0, size=10000.0\)",
+        ),
+        ({"slope": [3, 4]}, r"slope: \[3, 4\] must hold the default"),
+    ],
+)
+def test_choices_without_the_default_are_refused(choices, says):
+    with pytest.raises(ValueError, match=says):
+        explore.explore(draw_line, **choices)
+
+
+def test_without_a_kernel_there_is_the_figure_alone(capsys):
+    explore.explore(draw_line, slope=[0.5, 1.0])
+    assert capsys.readouterr().out.count("Line chart of time against size") == 1
+
+
+def executed(monkeypatch, static):
+    """The outputs of a cell with an explorer, executed by a real kernel."""
+    monkeypatch.setenv("LAB_STATIC", "1" if static else "0")
+    cell = nbformat.v4.new_code_cell("from lib import explore\nexplore.all_reduce_cost()", id="explorer")
+    nb = nbformat.v4.new_notebook(cells=[cell])
+    NotebookClient(nb, timeout=120, kernel_name="python3", record_timing=False, store_widget_state=False).execute()
+    return cell.outputs, nb.metadata
+
+
+def test_a_kernel_stores_the_static_figure_and_nothing_else_under_lab_static(monkeypatch):
+    outputs, metadata = executed(monkeypatch, static=True)
+    (figure,) = outputs
+    assert figure.metadata["image/png"]["alt"] == figure.data["text/plain"]
+    assert "widgets" not in metadata and not figure.get("transient")
+    again, _ = executed(monkeypatch, static=True)
+    assert again == outputs
+
+
+def test_a_live_kernel_shows_the_same_figure_first_then_sliders(monkeypatch):
+    (static,), _ = executed(monkeypatch, static=True)
+    (figure, widgets), _ = executed(monkeypatch, static=False)
+    assert figure == static
+    assert "application/vnd.jupyter.widget-view+json" in widgets.data
+
+
+def test_in_a_live_kernel_a_slider_replaces_the_figure_that_is_shown(monkeypatch):
+    monkeypatch.setenv("LAB_STATIC", "0")
+    cells = [
+        "from lib import explore\nmade = []\nplain = explore.sliders\n"
+        "def keep(*args, **kwargs):\n    made.append(plain(*args, **kwargs))\n    return made[0]\n"
+        "explore.sliders = keep\nexplore.all_reduce_cost()",
+        "made[0].children[0].value = 1024",
+    ]
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    NotebookClient(nb, timeout=120, kernel_name="python3", store_widget_state=False).execute()
+    shown = nb.cells[0].outputs[0]
+    assert shown.data["text/plain"] == explore.draw_all_reduce_cost(ranks=1024).alt
+    assert "1024 ranks" in shown.metadata["image/png"]["alt"]
