@@ -12,7 +12,7 @@ all-reduce:
   star_all_reduce                 2(N-1)      2(N-1) n                   the naive way: rank 0 carries it all
   tree_all_reduce                 2 L         2(N-1) n                   few rounds, few messages
   ring_all_reduce                 2(N-1)      2(N-1) n                   long tensors
-  pipelined_ring_all_reduce       4(N-1)      2(N-1) n                   long tensors, cores to spare
+  pipelined_ring_all_reduce       2(N-1)      2(N-1) n                   long tensors
   recursive_doubling_all_reduce   log2 N      n N log2 N                 short tensors
   halving_doubling_all_reduce     2 log2 N    2(N-1) n                   in between
   hierarchical_all_reduce         two rings   see hierarchical.py        fast links inside a node, slow ones between

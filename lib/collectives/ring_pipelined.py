@@ -1,64 +1,89 @@
-"""Ring all-reduce in two halves that take turns: one half is on the wire while the other is being added.
+"""Ring all-reduce for long tensors: in place, in segments, with every receive posted before its data is sent.
 
     plain       [ wire ][ add ][ wire ][ add ][ wire ][ add ]
-    pipelined   [ wire a ][ wire b ][ wire a ][ wire b ]          the network is never idle
-                          [ add a  ][ add b  ][ add a  ][ add b ]
+    pipelined   [ wire 0 ][ wire 1 ][ wire 2 ][ wire 3 ]           segment 1 travels while segment 0 is added
+                          [ add 0  ][ add 1  ][ add 2  ][ add 3 ]
 
-The same bytes as `ring_all_reduce` in twice as many messages. It pays where the addition takes a notable part of the
-time and a core is free to do it while the network works.
+Three things make the same bytes faster than in `ring.py`. A chunk is cut into segments of cost.SEGMENT bytes, small
+enough to be still in the cache when they are added. The sums are made in the tensor itself, so that there is no second long
+buffer, whose fresh pages cost as much as the wire. And a send that finds its receive posted leaves at once.
 
-Source: gloo's ring, which cuts each rank's chunk into two segments for this reason.
+Source: gloo's ring, which cuts chunks into segments of at most 1 MB for the first reason.
 """
+
+from collections import deque
 
 import torch
 import torch.distributed as dist
 
 from lib.collectives import p2p
+from lib.collectives.cost import segments
 from lib.collectives.local import combiner, finish, line
-from lib.collectives.ring import ring_all_gather
+from lib.collectives.ring import ring_all_reduce
+
+AHEAD = 2  # messages under way in each direction
 
 
 def pipelined_ring_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
     """Reduce `tensor` over the ranks of `group`, in place; returns it.
 
     tensor: any shape, n elements, the same on every rank.
-    Sends: 4(N-1) messages a rank to the right neighbour; 2(N-1)n elements over all ranks.
+    Sends: (N-1) k messages while reducing, k segments a chunk, and N-1 while gathering, all to the right neighbour;
+    2(N-1)n elements over all ranks.
     Bit-identical on all ranks: each chunk is finished on one rank and copied.
     """
+    if tensor.is_cuda:  # NCCL's stream takes one message after another: a receive posted ahead would block the sends
+        return ring_all_reduce(tensor, group, op)
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     combine = combiner(op, tensor)
     with line(tensor) as x:
-        halves = [_Half(half, group, combine) for half in x.tensor_split(2)]
-        for half in halves:
-            half.send_on()
-        for _ in range(dist.get_world_size(group) - 1):
-            for half in halves:  # the other half's messages travel meanwhile
-                half.add()
-                half.send_on()
-        for half in halves:
-            ring_all_gather(finish(half.partial, op, dist.get_world_size(group)), group, out=half.x)
+        chunks = x.tensor_split(world_size)
+        _reduce_scatter(chunks, rank, world_size, group, combine)
+        finish(chunks[rank], op, world_size)
+        _all_gather(chunks, rank, world_size, group)
     return tensor
 
 
-class _Half:
-    """The reduce-scatter of `ring.py` for one half of the tensor, cut open between its wire and its addition."""
+def _reduce_scatter(chunks, rank, world_size, group, combine):
+    """chunks[rank] becomes the total; the other chunks are left with partial sums."""
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    k = segments(chunks[0].numel() * chunks[0].element_size())
+    parts = [chunk.tensor_split(k) for chunk in chunks]
+    buffers = [torch.empty_like(parts[0][0]) for _ in range(AHEAD + 1)]  # two arrive while one is added
+    jobs = [(step, part) for step in range(world_size - 1) for part in range(k)]  # in the order of the wire
 
-    def __init__(self, x, group, combine):
-        rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
-        self.right, self.left = (rank + 1) % self.world_size, (rank - 1) % self.world_size
-        self.x, self.group, self.combine, self.rank, self.step = x, group, combine, rank, 0
-        self.chunks = x.tensor_split(self.world_size)
-        self.buffers = [torch.empty_like(self.chunks[0]) for _ in range(2)]
-        self.partial = self.chunks[rank - 1]
+    def receive(job):
+        step, part = jobs[job]
+        mine = parts[(rank - 2 - step) % world_size][part]
+        buffer = buffers[job % len(buffers)][: len(mine)]
+        return mine, buffer, p2p.post([], [(buffer, left)], group)
 
-    def send_on(self):
-        """Begin to send what is summed so far and to receive what to add next; nothing after the last addition."""
-        if self.step == self.world_size - 1:
-            return
-        self.mine = self.chunks[(self.rank - 2 - self.step) % self.world_size]
-        self.received = self.buffers[self.step % 2][: len(self.mine)]
-        self.pending = p2p.post([(self.partial, self.right)], [(self.received, self.left)], self.group)
+    def send(job):
+        step, part = jobs[job]
+        return p2p.post([(parts[(rank - 1 - step) % world_size][part], right)], [], group)
 
-    def add(self):
-        self.pending.wait()
-        self.partial = self.combine(self.received, self.mine, out=self.received)
-        self.step += 1
+    inbound, outbound = deque(map(receive, range(min(AHEAD, len(jobs))))), []
+    for job in range(len(jobs)):
+        # What job s sends is what job s-k has added; no more than AHEAD under way.
+        while len(outbound) < min(job + k, job + AHEAD, len(jobs)):
+            outbound.append(send(len(outbound)))
+        mine, buffer, pending = inbound.popleft()
+        pending.wait()
+        if job + AHEAD < len(jobs):
+            inbound.append(receive(job + AHEAD))
+        combine(mine, buffer, out=mine)
+    for pending in outbound:
+        pending.wait()
+
+
+def _all_gather(chunks, rank, world_size, group):
+    """Every rank's chunks[rank], finished, to its place on every rank."""
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    steps = range(world_size - 1)
+    inbound = [p2p.post([], [(chunks[(rank - step - 1) % world_size], left)], group) for step in steps]
+    outbound = []
+    for step in steps:
+        outbound.append(p2p.post([(chunks[(rank - step) % world_size], right)], [], group))
+        inbound[step].wait()  # what comes in this step is what goes in the next
+    for pending in outbound:
+        pending.wait()

@@ -11,17 +11,12 @@ from math import isclose
 from numbers import Real
 
 from lib.check.framework import Claim, Exercise, Hint, Problem
-from lib.collectives.cost import COST
+from lib.collectives.cost import COST, cheapest
 
 ALGORITHMS = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
 SLOW, FAST = (20e-6, 1 / 1e9), (2e-6, 1 / 25e9)  # alpha, beta: processes of one machine; a fast network
 ENDS, BETWEEN = (8, 64_000_000), (1000, 20_000, 100_000, 1_000_000)
 CASES = [(n, N, *link) for N in (2, 3, 4, 8, 12, 64) for link in (SLOW, FAST) for n in ENDS + BETWEEN]
-
-
-def cheapest(n_bytes, N, alpha, beta):
-    """The name of the algorithm in ALGORITHMS that all-reduces `n_bytes` bytes over `N` ranks in the least time."""
-    return min(ALGORITHMS, key=lambda name: COST[name].time(n_bytes, N, alpha, beta))
 
 
 def words(n_bytes, N, alpha, beta):
