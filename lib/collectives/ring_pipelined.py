@@ -5,8 +5,8 @@
                           [ add 0  ][ add 1  ][ add 2  ][ add 3 ]
 
 Three things make the same bytes faster than in `ring.py`. A chunk is cut into segments of cost.SEGMENT bytes, small
-enough to be still in the cache when they are added. The sums are made in the tensor itself, so that there is no second long
-buffer, whose fresh pages cost as much as the wire. And a send that finds its receive posted leaves at once.
+enough to be still in the cache when they are added. The sums are made in the tensor itself: there is no second long
+buffer, whose fresh pages would cost as much as the wire. And a send that finds its receive posted leaves at once.
 
 Source: gloo's ring, which cuts chunks into segments of at most 1 MB for the first reason.
 """
