@@ -1,7 +1,7 @@
 """The all-reduce that picks its algorithm by message size and world size, as NCCL and MPI libraries do.
 
-    few bytes   latency counts    recursive doubling: the fewest rounds
-    many bytes  bandwidth counts  ring, or halving and doubling: the fewest bytes
+    few bytes   latency counts    recursive doubling: the fewest rounds; star: the fewest messages
+    many bytes  bandwidth counts  a ring, or halving and doubling: the fewest bytes per rank
 
 Where one overtakes the other is a matter of the machine, so it is measured and kept as data: `thresholds.json`. It maps
 a world size to rows [up to so many bytes, algorithm], sizes rising, null without end. A world size that is not there

@@ -3,12 +3,14 @@
 Ours is made of send and receive and picks its algorithm by size (lib/collectives/front_door.py). Theirs is
 torch.distributed.all_reduce: under gloo a ring, in C++, below one call.
 
-    rounds one after another       2 ranks   4 ranks   8 ranks
-    ring                                 2         6        14
-    recursive doubling                   1         2         3
+                                     2 ranks   4 ranks   8 ranks
+    rounds    ring                         2         6        14
+              recursive doubling           1         2         3
+    messages  ring                         4        24       112
+    in all    star                         2         6        14
 
-Short messages are all latency, so a few rounds should win by 6/2 and 14/3, Python's share of each round included. Long
-ones are all bytes, of which a ring already sends the fewest: there the bar is not to be slower.
+Short messages are all latency: few rounds win where every rank has a core, few messages where they share cores.
+Long ones are all bytes, of which a ring already sends the fewest: there the bar is not to be slower.
 """
 
 import numpy as np
@@ -25,8 +27,8 @@ from tests.benchmarks.rounds import Side, timed, where
 
 SIZES = [1 << bits for bits in range(10, 27, 2)]  # 1 KB to 64 MB
 SHORT = 1 << 16
-FEWER_ROUNDS = "Up to 64 KB latency counts, and recursive doubling needs {} rounds where a ring needs {}."
-SHORT_BARS = {4: Bar(0.5, FEWER_ROUNDS.format(2, 6)), 8: Bar(0.25, FEWER_ROUNDS.format(3, 14))}
+FEWER = "Up to 64 KB the number of messages counts, not their bytes: a ring sends {} in all, a star {}."
+SHORT_BARS = {4: Bar(0.5, FEWER.format(24, 6)), 8: Bar(0.25, FEWER.format(112, 14))}
 ELSEWHERE = Bar(None, "At 2 ranks the rounds differ by one, and above 64 KB both send about the same bytes.")
 
 
