@@ -22,7 +22,14 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 # What takes long to import and is never edited by us. Not lib: an edit to it must be seen by the next launch.
-PRELOAD = ["torch", "cloudpickle", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"]
+PRELOAD = [
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "torch.distributed.elastic.agent.server.local_elastic_agent",  # lib.launch imports it, on ranks too
+    "cloudpickle",
+]
 LOGGERS = ["torch.distributed.elastic", "torch.distributed.launcher", "torch.distributed.run", "torch.multiprocessing"]
 
 
