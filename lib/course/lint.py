@@ -143,7 +143,7 @@ def _check(exercise: notebook.Exercise) -> Iterator[Finding]:
     cell = exercise.check
     if notebook.CHECK_TAG not in cell.metadata.get("tags", []):
         yield Finding(cell.id, f"graded, but without the tag {notebook.CHECK_TAG}: nbval would not compare its output")
-    verdict = f"{exercise.points} of {exercise.points} points"
+    verdict = f"{exercise.points} of {exercise.points} {'bonus ' if exercise.bonus else ''}points"
     printed = "".join(output.get("text", "") for output in cell.outputs)
     if verdict not in printed.splitlines():
         yield Finding(cell.id, f"its stored output lacks the line {verdict!r}: metadata and check must agree")
