@@ -1,0 +1,49 @@
+"""Buckets: many small gradients travel as a few flat tensors (Li et al. 2020, "PyTorch Distributed").
+
+    parameters   [ w0 ][b0][     w1     ][b1][  w2  ][b2]       forward goes from left to right
+    backward                                        b2 first, w0 last
+    buckets      [b2 w2 b1][    w1    ][b0 w0]      0, 1, 2: in the order in which they become ready
+
+A message costs alpha + beta * bytes. A model of hundreds of parameters pays alpha hundreds of times; in buckets it pays
+it a few times, for the same bytes. But a bucket can leave only when its last gradient is there: buckets too large have
+nothing to overlap with, and the last one to become ready is always exposed.
+"""
+
+import torch
+
+CAPACITY = 4 * 2**20  # bytes: long enough that a ring is at its full bandwidth, short enough that little is exposed
+
+
+def plan_buckets(parameters, capacity=CAPACITY):
+    """[[parameter, ...], ...]: which parameters travel together, in the order in which buckets become ready.
+
+    parameters: in the order of the forward pass, as `module.parameters()` gives them. A pure function.
+    capacity: bytes a bucket may hold; a parameter larger than that has a bucket of its own.
+    A bucket holds one dtype on one device, because it becomes one flat tensor.
+    """
+    if capacity < 1:
+        raise ValueError(f"capacity is {capacity} bytes: a bucket holds at least one, use 1 or more")
+    buckets, open_bucket, room, last = [], {}, {}, {}
+    # Reverse order: the last layer's gradient is ready first.
+    for place, parameter in enumerate(reversed(list(parameters))):
+        kind, nbytes = (parameter.dtype, parameter.device), parameter.numel() * parameter.element_size()
+        if kind not in open_bucket or nbytes > room[kind]:
+            open_bucket[kind], room[kind] = [], capacity
+            buckets.append(open_bucket[kind])
+        open_bucket[kind].append(parameter)
+        room[kind] -= nbytes
+        last[id(open_bucket[kind])] = place
+    # A bucket is ready with its last parameter. With one dtype that is the order already.
+    return sorted(buckets, key=lambda bucket: last[id(bucket)])
+
+
+def flatten(tensors):
+    """Tensors of one dtype and device, end to end: a new (n,), n the sum of their numbers of elements."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+@torch.no_grad()
+def unflatten(flat, tensors):
+    """Copy the pieces of `flat` (n,) back into `tensors`, the inverse of `flatten`."""
+    for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(piece.view_as(tensor))

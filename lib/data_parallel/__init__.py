@@ -1,0 +1,37 @@
+"""Data parallelism: every rank holds the whole model and computes on its share of the batch.
+
+    rank 0   shard 0 -> gradient g_0 --+
+    rank 1   shard 1 -> gradient g_1 --+-- mean over ranks --> the same gradient, the same update, the same model
+    rank 2   shard 2 -> gradient g_2 --+
+
+file                    what it adds                                             all-reduces per step, of n elements
+----------------------  -------------------------------------------------------  -----------------------------------
+parameter_server.py     rank 0 holds the model, the others ask it                none: rank 0 sends (N-1) n
+threaded.py             one process, a thread per device                         none: copies between devices
+naive.py                a copy on every rank, one all-reduce per parameter       one per parameter
+bucketed.py             the same gradients in a few flat buckets                 one per bucket
+overlapped.py           buckets leave while backward still runs                  one per bucket, hidden
+accumulate.py           k micro-batches, one exchange                            one per bucket and k micro-batches
+uneven.py               shards of unequal size, ranks that run out of data       and one number
+sampler.py              which examples are whose                                 nothing
+
+The last three wrappers are used alike, and each takes the all-reduce that it is to use:
+
+    model = OverlappedDataParallel(GPT(shape), all_reduce=my_ring)
+    model.loss(...) or model(...), then loss.backward()
+    model.average_gradients()             # every .grad is now the mean over ranks, the same bits everywhere
+    optimizer.step()
+"""
+
+from lib.data_parallel.accumulate import accumulate
+from lib.data_parallel.bucketed import BucketedDataParallel, reduce_bucket
+from lib.data_parallel.naive import NaiveDataParallel, average_gradients
+from lib.data_parallel.overlapped import OverlappedDataParallel
+from lib.data_parallel.replicate import broadcast_buffers, broadcast_parameters
+from lib.data_parallel.sampler import Sampler, sample_indices
+from lib.data_parallel.uneven import until_all_done, weighted_loss
+
+__all__ = [
+    "BucketedDataParallel", "NaiveDataParallel", "OverlappedDataParallel", "Sampler", "accumulate", "average_gradients",
+    "broadcast_buffers", "broadcast_parameters", "reduce_bucket", "sample_indices", "until_all_done", "weighted_loss",
+]  # fmt: skip
