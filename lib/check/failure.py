@@ -21,6 +21,7 @@ from lib.ledger import Ledger, audit
 from lib.ledger.book import RETURNED, RUNNING
 
 HANGS = ("deadlock", "no progress")
+BEGINS = "exercise: "  # how the mark that opens an exercise's part of the book begins: it opens no case
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def in_its_case(error: RankError) -> Failed:
     """Tell `error` for the first case that went wrong: whose messages do not match, or in which a rank still is."""
     ledger = error.ledger
     inside = {rank: label for rank in range(ledger.world_size) if (label := _last_mark(ledger.of(rank)))}
-    for case in filter(None, ledger.marks):
+    for case in (label for label in ledger.marks if label and not label.startswith(BEGINS)):
         book = ledger.section(case)
         findings = [finding for finding in audit(book, ended=False) if finding.certain]
         if not findings and case not in inside.values():
@@ -63,7 +64,7 @@ def _without_addresses(error):
 def _last_mark(entries, label=None):
     """The label of the last mark, or of the last that is `label`."""
     marks = [entry.file for entry in entries if entry.op == "mark" and label in (None, entry.file)]
-    return marks[-1] if marks else ""
+    return marks[-1] if marks and not marks[-1].startswith(BEGINS) else ""
 
 
 def _retold(hang, ledger, book, members, inside):

@@ -17,8 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lib import launch
-from lib.check.failure import in_its_case
+import torch.distributed as dist
+
+from lib import launch, ledger
+from lib.check.failure import BEGINS, in_its_case
 from lib.ledger.read import Ledger
 from lib.ledger.source import place
 
@@ -134,32 +136,93 @@ class Outcome:
 
 def evaluate(exercise: Exercise | Bundle, fn: Callable | tuple[Callable, ...]) -> Outcome:
     """Run and judge, without printing or raising. fn: the student's function; for a Bundle, a tuple of them."""
-    if isinstance(exercise, Bundle):
-        return _together(exercise, [evaluate(part, f) for part, f in zip(exercise.parts, fn, strict=True)])
-    if not exercise.worlds:
-        return _evaluate_here(exercise, fn)
-    runs, problem = [], None
-    for nproc in exercise.worlds:
-        try:
-            results = launch.capture(exercise.measure, fn, nproc=nproc, timeout=TIMEOUT)
-        except launch.RankError as error:
-            if error.kind == "raised" and "raised NotImplementedError" in str(error):
-                return _not_written(exercise)
-            problem = _of_failure(exercise, nproc, error)
-            break
-        except TypeError as error:
-            problem = Problem("cannot be sent", str(error))
-            break
-        runs.append(Run(nproc, list(results), results.ledger))
-    problem = _forbidden_call(exercise, runs, problem) or problem
-    return _judge(exercise, runs, problem)
+    fns = fn if isinstance(exercise, Bundle) else (fn,)
+    answers = list(zip(exercise.parts, fns, strict=True))
+    outcomes = {}
+    for worlds in dict.fromkeys(part.worlds for part in exercise.parts):
+        alike = [(part, f) for part, f in answers if part.worlds == worlds]
+        outcomes |= _evaluate_on_ranks(worlds, alike) if worlds else {p.name: _evaluate_here(p, f) for p, f in alike}
+    in_order = [outcomes[part.name] for part in exercise.parts]
+    return _together(exercise, in_order) if isinstance(exercise, Bundle) else in_order[0]
+
+
+def _evaluate_on_ranks(worlds, answers):
+    """{exercise's name: Outcome} of answers that run on the same numbers of ranks: one launch per number for all.
+
+    A run that fails is the fault of one answer. It is judged by that, and the others run again without it.
+    """
+    outcomes, runs = {}, {exercise.name: [] for exercise, _ in answers}
+    for nproc in worlds:
+        while answers:
+            measures = {exercise.name: exercise.measure for exercise, _ in answers}
+            try:
+                results = launch.capture(
+                    _measure_all, *(fn for _, fn in answers), measures, nproc=nproc, timeout=TIMEOUT
+                )
+            except launch.RankError as error:
+                guilty = _last_begun(error.ledger) or answers[0][0].name
+                exercise = next(e for e, _ in answers if e.name == guilty)
+                if error.kind == "raised" and "raised NotImplementedError" in str(error):
+                    outcomes[guilty] = _not_written(exercise)
+                else:
+                    outcomes[guilty] = _judge_runs(exercise, runs[guilty], _of_failure(exercise, nproc, error))
+            except TypeError as error:  # a function that cannot be sent to the ranks
+                if len(answers) > 1:
+                    return outcomes | {e.name: _evaluate_on_ranks(worlds, [(e, fn)])[e.name] for e, fn in answers}
+                exercise = answers[0][0]
+                outcomes[exercise.name] = _judge_runs(exercise, [], Problem("cannot be sent", str(error)))
+            else:
+                for i, (exercise, _) in enumerate(answers):
+                    seen = [result[i] for result in results]
+                    runs[exercise.name].append(Run(nproc, seen, _of_exercise(results.ledger, exercise.name)))
+                break
+            answers = [(e, fn) for e, fn in answers if e.name not in outcomes]
+    return outcomes | {exercise.name: _judge_runs(exercise, runs[exercise.name], None) for exercise, _ in answers}
+
+
+def _measure_all(*fns_and_measures):
+    """On every rank: what the measure of each exercise saw, given the student's functions and {name: measure}."""
+    *fns, measures = fns_and_measures
+    seen = []
+    for fn, (name, measure) in zip(fns, measures.items(), strict=True):
+        ledger.mark(BEGINS + name)
+        seen.append(measure(fn))
+        ledger.mark("")
+        if len(fns) > 1:
+            dist.barrier()  # no rank is in the next exercise while another is still in this one
+    return seen
+
+
+def _last_begun(book):
+    """The name of the exercise that the ranks were in, or None; see `_measure_all`: none is further than one other."""
+    names = [label.removeprefix(BEGINS) for label in book.marks if label.startswith(BEGINS)] if book else []
+    return names[-1] if names else None
+
+
+def _of_exercise(book, name):
+    """The part of every rank's book that was written during this exercise, with its marks."""
+    parts = []
+    for rank in range(book.world_size):
+        inside, part = False, []
+        for entry in book.of(rank):
+            if entry.op == "mark" and entry.file.startswith(BEGINS):
+                inside = entry.file == BEGINS + name
+            elif inside:
+                part.append(entry)
+        parts.append(part)
+    return Ledger(parts, None, [0] * book.world_size)
+
+
+def _judge_runs(exercise, runs, problem):
+    return _judge(exercise, runs, _forbidden_call(exercise, runs, problem) or problem)
 
 
 def _of_failure(exercise, nproc, error):
     failed = in_its_case(error)
     # Where there is one world only, its cases run on groups of it and say on which.
     where = [failed.case] if failed.case and len(exercise.worlds) == 1 else [_ranks(nproc), failed.case]
-    facts = {"world_size": nproc, "waiting": len(error.waits), "ledger": error.ledger, "failed": failed}
+    facts = {"world_size": nproc, "waiting": len(error.waits), "failed": failed}
+    facts["ledger"] = _of_exercise(error.ledger, exercise.name)
     return Problem(failed.kind, f"{', '.join(filter(None, where))}: {failed.text}", facts)
 
 

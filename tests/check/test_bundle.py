@@ -5,7 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from lib import launch
 from lib.check.framework import Bundle, CheckFailed, Claim, Exercise, Hint, Problem, check, evaluate, stand_in
 
 
@@ -87,3 +90,37 @@ def test_checks_need_no_figures():
     """An import of matplotlib would cost every rank and every notebook a second."""
     loaded = "import sys, lib.check; print(sorted({'matplotlib', 'IPython', 'scipy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True).stdout == "[]\n"
+
+
+def on_ranks(name):
+    """An exercise on 2 ranks: give back your rank + 1."""
+
+    def judge(runs):
+        return None if runs[0].results == [1, 2] else Problem("value", f"got {runs[0].results}")
+
+    return Exercise(name, lambda fn: fn(), (2,), (Claim("rank + 1", 1, "2 ranks", judge),), ())
+
+
+def plus_one():
+    return dist.get_rank() + 1
+
+
+def waits_for_nobody():
+    return dist.recv(torch.empty(1), 1 - dist.get_rank())
+
+
+def test_parts_share_a_launch_and_one_that_fails_there_spoils_no_other(monkeypatch):
+    launches = []
+    capture = launch.capture
+    monkeypatch.setattr(launch, "capture", lambda *args, **kwargs: launches.append(args) or capture(*args, **kwargs))
+    bundle = Bundle("four", tuple(on_ranks(name) for name in ("right", "hangs", "unwritten", "wrong")))
+
+    assert [o.passed for o in evaluate(bundle, (plus_one,) * 4).parts] == [True] * 4
+    assert len(launches) == 1
+
+    outcome = evaluate(bundle, (plus_one, waits_for_nobody, unwritten, lambda: 0))
+    assert [part.points for part in outcome.parts] == [1, 0, 0, 0]
+    hang, unwritten_, wrong = outcome.parts[1:]
+    assert hang.message.startswith("rank + 1: 2 ranks: deadlock")
+    assert (unwritten_.message, wrong.message) == ("not written yet", "rank + 1: got [0, 0]")
+    assert len(launches) == 1 + 3  # one more for each that failed on the ranks
