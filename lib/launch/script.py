@@ -5,7 +5,9 @@
 The file holds the function, the functions and values of the notebook that it uses, and the imports they need.
 """
 
+import ast
 import inspect
+import linecache
 import os
 import textwrap
 import types
@@ -54,39 +56,66 @@ def as_script(fn, path: str | os.PathLike, *args, nproc: int = 4) -> str:
 
 def _gather(fn, imports, pieces):
     """Put the source of fn, and of all that it uses, into `imports` and `pieces`, what is used first."""
-    if fn.__closure__:
+    fn = inspect.unwrap(fn)
+    outer = [name for name in fn.__code__.co_freevars if name != "__class__"]  # super() in a method brings that one
+    if outer:
         raise TypeError(
-            f"{fn.__name__} uses {', '.join(fn.__code__.co_freevars)} of the function around it; "
+            f"{fn.__name__} uses {', '.join(outer)} of the function around it; "
             "define it at the top of a cell and pass those as arguments"
         )
-    for name in _global_names(fn.__code__):
+    source = _source(fn)
+    _gather_names([*_names_outside_bodies(source), *_global_names(fn.__code__)], fn, imports, pieces)
+    pieces[fn.__name__] = source
+
+
+def _gather_class(cls, imports, pieces):
+    source, methods = _class_source(cls), list(_methods(cls))
+    pieces[cls.__name__] = ""  # its methods may name it
+    for method in methods:
+        _gather_names(_names_outside_bodies(source), method, imports, pieces)
+        _gather_names(_global_names(method.__code__), method, imports, pieces)
+    del pieces[cls.__name__]
+    pieces[cls.__name__] = source
+
+
+def _gather_names(names, fn, imports, pieces):
+    """The globals of fn's cell with these names, each with all that it uses in turn."""
+    for name in names:
         if name not in fn.__globals__ or name in imports or name in pieces:
             continue
         value = fn.__globals__[name]
         if isinstance(value, types.ModuleType):
             imports[name] = _import_line(value.__name__, name)
-        elif isinstance(value, (types.FunctionType, type)) and not _from_notebook(value):
-            imports[name] = f"from {value.__module__} import {value.__name__}" + (
-                f" as {name}" if name != value.__name__ else ""
-            )
-        elif isinstance(value, types.FunctionType):
-            if value is not fn:  # a function may call itself
-                _gather(value, imports, pieces)
-        elif isinstance(value, type):
-            pieces[name] = _source(value)
-            for member in vars(value).values():
-                if isinstance(member, types.FunctionType):
-                    _gather_names(member, imports, pieces)
+        elif isinstance(value, (types.FunctionType, type)):
+            known_as = value.__name__
+            if not _from_notebook(value):
+                as_name = f" as {name}" if name != known_as else ""
+                imports[name] = f"from {value.__module__} import {known_as}{as_name}"
+                continue
+            if value is not fn and known_as not in pieces:  # a function may call itself
+                (_gather_class if isinstance(value, type) else _gather)(value, imports, pieces)
+            if name != known_as:
+                pieces[name] = f"{name} = {known_as}"
         else:
             pieces[name] = f"{name} = {_literal(value, name)}"
-    pieces[fn.__name__] = _source(fn)
 
 
-def _gather_names(fn, imports, pieces):
-    before = dict(pieces)
-    _gather(fn, imports, pieces)
-    if fn.__name__ not in before:
-        del pieces[fn.__name__]  # a method: its source is in its class
+def _names_outside_bodies(source):
+    """The names in the bases, decorators and defaults of a function, a class and its methods."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            outside = [*node.decorator_list, *getattr(node, "bases", [])]
+            if isinstance(node, ast.FunctionDef):
+                outside += [d for d in (*node.args.defaults, *node.args.kw_defaults) if d is not None]
+            yield from (part.id for tree in outside for part in ast.walk(tree) if isinstance(part, ast.Name))
+
+
+def _methods(cls):
+    """The plain functions of a class, without what decorators put around them."""
+    for member in vars(cls).values():
+        member = inspect.unwrap(getattr(member, "fget", None) or getattr(member, "__func__", member))
+        if isinstance(member, types.FunctionType) and member.__qualname__.startswith(f"{cls.__qualname__}."):
+            yield member
 
 
 def _global_names(code):
@@ -114,6 +143,17 @@ def _source(thing):
         return textwrap.dedent(inspect.getsource(thing))
     except (OSError, TypeError):
         raise TypeError(f"the source of {thing.__name__} cannot be found; define it in a cell or a file") from None
+
+
+def _class_source(cls):
+    """`inspect` finds a class by its module's file, and a notebook has none; but each method knows its cell."""
+    for method in _methods(cls):
+        text = "".join(linecache.getlines(method.__code__.co_filename))
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                return textwrap.dedent("".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno]))
+    raise TypeError(f"the source of class {cls.__name__} cannot be found; give it a method, and define it in a cell")
 
 
 def _literal(value, what):
