@@ -3,6 +3,7 @@
 gpus          memory of GPUs
 gpt3_models   shapes of the GPT-3 family
 links         what NCCL's all-reduce reaches over NVLink, PCIe and networks
+zero_bubble   bubbles of pipeline schedules, with the times of F, B (of the input), W and a message behind them
 """
 
 import csv

@@ -1,0 +1,129 @@
+r"""When does each action of a schedule run, if every action takes a known time?
+
+    rank 0   [ 0F0 ][ 0F1 ]............[  0B0  ]      an action starts when its rank is free
+                    \                  /              and what it needs has arrived
+    rank 1           -->[ 1F0 ][  1B0  ]
+
+    start(a) = max( end of the action before a in its rank's list,
+                    end of each action that a needs + message time, if it comes from another rank )
+    end(a)   = start(a) + time of a
+
+A message travels while both ranks compute: it delays who waits for it and takes nobody's time. Messages do not slow
+each other down either. On a real network they may; the difference is what Lab 2 measures.
+
+    bubble of a rank   (makespan - busy) / makespan
+
+Whole numbers in, whole numbers out, so that a formula can be compared with ==.
+"""
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import NamedTuple
+
+from lib.pipeline.actions import Action, count_stages, inputs
+from lib.pipeline.validate import walk
+
+UNIT = {"F": 1, "B": 2, "I": 1, "W": 1}  # backward makes two products where forward makes one
+
+
+class Bar(NamedTuple):
+    """One action on the time axis."""
+
+    rank: int
+    action: Action
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A schedule with times: `bars`, by rank and then by start; everything else follows from them."""
+
+    schedule: list[list[Action]]
+    bars: list[Bar]
+
+    @property
+    def makespan(self):
+        """From the start of the first action to the end of the last."""
+        return max(bar.end for bar in self.bars) - min(bar.start for bar in self.bars)
+
+    @property
+    def busy(self):
+        """[time that rank 0, 1, ... computes]"""
+        busy = [0] * len(self.schedule)
+        for rank, _, start, end in self.bars:
+            busy[rank] += end - start
+        return busy
+
+    @property
+    def bubbles(self):
+        """[share of the makespan that rank 0, 1, ... stands idle]"""
+        makespan = self.makespan
+        return [(makespan - busy) / makespan for busy in self.busy]
+
+    @property
+    def bubble(self):
+        """Share of all ranks' time that is idle: the mean of `bubbles`."""
+        everyones = len(self.schedule) * self.makespan
+        return (everyones - sum(self.busy)) / everyones
+
+    @property
+    def peak_live(self):
+        """[most micro-batches x stages with F done and B (or I) not, on rank 0, 1, ...]"""
+        return [max(live for live, _ in kept(actions)) for actions in self.schedule]
+
+    @property
+    def peak_kept(self):
+        """[most micro-batches x stages with F done and B (or W) not, on rank 0, 1, ...]"""
+        return [max(live + waiting for live, waiting in kept(actions)) for actions in self.schedule]
+
+
+def simulate(schedule, times=UNIT, message=0):
+    """Run `schedule` on a clock. Returns a Simulation, whose `bars` are (rank, action, start, end).
+
+    times: {"F": ..., "B": ...}, or with "I" and "W" in place of "B", in any unit; each a number, or a list with one per
+        stage (vp of them).
+    message: time from one rank to the next, same unit; a number, or a list with one per pair of neighbouring stages:
+        message[s] between stages s and s+1, in both directions. Nothing is sent between stages of one rank.
+    Raises ScheduleError for a schedule that comes to a stand, ValueError for a time that is missing.
+    """
+    p, n_stages = len(schedule), count_stages(schedule)
+    edges = _one_per(n_stages - 1, message, "message times, one between each two neighbouring stages")
+    durations = {kind: _one_per(n_stages, time, f"times for {kind}, one per stage") for kind, time in times.items()}
+
+    free, end, bars = [0] * p, {}, []
+    for rank, action in walk(schedule):
+        if action.kind not in durations:
+            raise ValueError(f"{action} needs a time: times has {', '.join(times)}, add {action.kind!r}")
+        arrivals = [
+            end[need] + (edges[min(need.stage, action.stage)] if need.stage % p != action.stage % p else 0)
+            for need in inputs(action, n_stages)
+        ]
+        start = max([free[rank], *arrivals])
+        free[rank] = end[action] = start + durations[action.kind][action.stage]
+        bars.append(Bar(rank, action, start, end[action]))
+    return Simulation(schedule, sorted(bars, key=lambda bar: (bar.rank, bar.start)))
+
+
+def kept(actions):
+    """What one rank keeps after each action of its list: [(live, waiting), ...], in micro-batches x stages.
+
+    live: F done, B or I not: all that backward reads. In a transformer layer of batch b, sequence s, hidden size h and
+        a heads 34 sbh + 5 a s^2 b bytes, if nothing is recomputed.
+    waiting: I done, W not: only what the weights' gradients read, 32 sbh bytes (Qi et al. 2024, table 1).
+    So the bytes after each action are live * (bytes of the one) + waiting * (bytes of the other).
+    """
+    live = waiting = 0
+    after = []
+    for action in actions:
+        live += {"F": 1, "B": -1, "I": -1, "W": 0}[action.kind]
+        waiting += {"F": 0, "B": 0, "I": 1, "W": -1}[action.kind]
+        after.append((live, waiting))
+    return after
+
+
+def _one_per(n, times, what):
+    times = list(times) if not isinstance(times, Real) else [times] * n
+    if len(times) != n:
+        raise ValueError(f"{len(times)} {what}: this schedule takes {n}")
+    return times

@@ -1,0 +1,305 @@
+"""Schedules are those of the papers' figures, can be run by their ranks, and a broken one is refused by name."""
+
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+from lib.pipeline import (
+    Action,
+    ScheduleError,
+    gpipe,
+    grid,
+    inputs,
+    interleaved,
+    kept,
+    messages,
+    one_f_one_b,
+    parse,
+    pipedream,
+    relay,
+    source,
+    target,
+    validate,
+    versions,
+    versions_kept,
+    zb_h1,
+)
+
+SIZES = [(p, m) for p in range(1, 7) for m in range(1, 13)]
+
+
+def is_drawn(schedule, picture, **how):
+    assert grid(schedule, **how) == dedent(picture).strip("\n")
+
+
+# The papers' figures, drawn by hand.
+
+
+def test_relay_as_drawn():
+    is_drawn(
+        relay(3),
+        """
+        rank 0 0F0  .   .   .   .   .   .  0B0 ---
+        rank 1  .  1F0  .   .   .  1B0 ---  .   .
+        rank 2  .   .  2F0 2B0 ---  .   .   .   .
+        """,
+    )
+
+
+def test_gpipe_as_drawn():
+    is_drawn(
+        gpipe(3, 3),
+        """
+        rank 0 0F0 0F1 0F2  .   .   .   .   .   .  0B0 --- 0B1 --- 0B2 ---
+        rank 1  .  1F0 1F1 1F2  .   .   .  1B0 --- 1B1 --- 1B2 ---  .   .
+        rank 2  .   .  2F0 2F1 2F2 2B0 --- 2B1 --- 2B2 ---  .   .   .   .
+        """,
+    )
+
+
+def test_1f1b_as_drawn():
+    is_drawn(
+        one_f_one_b(4, 5),
+        """
+        rank 0 0F0 0F1 0F2 0F3  .   .   .   .   .   .  0B0 --- 0F4 0B1 ---  .  0B2 ---  .  0B3 ---  .  0B4 ---
+        rank 1  .  1F0 1F1 1F2  .   .   .   .  1B0 --- 1F3 1B1 --- 1F4 1B2 ---  .  1B3 ---  .  1B4 ---  .   .
+        rank 2  .   .  2F0 2F1  .   .  2B0 --- 2F2 2B1 --- 2F3 2B2 --- 2F4 2B3 ---  .  2B4 ---  .   .   .   .
+        rank 3  .   .   .  3F0 3B0 --- 3F1 3B1 --- 3F2 3B2 --- 3F3 3B3 --- 3F4 3B4 ---  .   .   .   .   .   .
+        """,
+    )
+
+
+def test_interleaved_as_drawn():
+    is_drawn(
+        interleaved(2, 4, 2),
+        """
+        rank 0 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1  .  2B2  .  2B3 0B2 0B3
+        rank 1  .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3  .
+        """,
+        times={"F": 1, "B": 1},
+    )
+
+
+def test_zb_h1_as_drawn():
+    is_drawn(
+        zb_h1(4, 5),
+        """
+        rank 0 0F0 0F1 0F2 0F3  .   .   .  0I0 0W0 0F4 0I1 0W1 0I2 0W2 0I3 0W3 0I4 0W4
+        rank 1  .  1F0 1F1 1F2  .   .  1I0 1F3 1I1 1W0 1F4 1I2 1W1 1I3 1W2 1I4 1W3 1W4
+        rank 2  .   .  2F0 2F1  .  2I0 2F2 2I1 2F3 2I2 2W0 2F4 2I3 2W1 2I4 2W2 2W3 2W4
+        rank 3  .   .   .  3F0 3I0 3F1 3I1 3F2 3I2 3F3 3I3 3W0 3F4 3I4 3W1 3W2 3W3 3W4
+        """,
+    )
+
+
+def test_equal_times_take_a_column_each_and_a_message_takes_columns_too():
+    is_drawn(
+        gpipe(2, 2),
+        """
+        rank 0 0F0 0F1  .   .   .   .  0B0 0B1
+        rank 1  .   .  1F0 1F1 1B0 1B1  .   .
+        """,
+        times={"F": 1, "B": 1},
+        message=1,
+    )
+
+
+def test_a_grid_has_whole_columns():
+    with pytest.raises(ValueError, match=r"0B0 runs from 1 to 2\.5: columns are whole units"):
+        grid(gpipe(1, 1), {"F": 1, "B": 1.5})
+
+
+# Every size can be run, and is what its name says.
+
+
+@pytest.mark.parametrize(("p", "m"), SIZES)
+def test_every_schedule_of_every_size_can_be_run(p, m):
+    for schedule in (relay, gpipe, one_f_one_b, pipedream, zb_h1):
+        validate(schedule(p, m), m)
+    for v in (1, 2, 3):
+        if m % p == 0:
+            validate(interleaved(p, m, v), m, v)
+
+
+@pytest.mark.parametrize(("p", "m"), SIZES)
+def test_backwards_run_in_order_so_that_gradients_add_up_in_one_order(p, m):
+    for schedule in (relay(p, m), gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m), interleaved(p, m * p, 3)):
+        for stage in range(p):
+            for kind in "FBIW":
+                run = [a.microbatch for actions in schedule for a in actions if a.stage == stage and a.kind == kind]
+                assert run == sorted(run)
+
+
+def test_with_one_stage_per_rank_interleaving_is_1f1b():
+    for p, m in SIZES:
+        assert interleaved(p, m, 1) == one_f_one_b(p, m)
+
+
+def test_p_must_divide_m_to_interleave_and_the_error_says_which_m_would_do():
+    with pytest.raises(ValueError, match=r"m = 6 micro-batches, p = 4 ranks: .* use m = 4 or m = 8"):
+        interleaved(4, 6, 2)
+    with pytest.raises(ValueError, match=r"use m = 4$"):
+        interleaved(4, 3, 2)
+
+
+@pytest.mark.parametrize(("p", "m"), SIZES)
+def test_messages_sent(p, m):
+    assert (
+        len(messages(gpipe(p, m))) == len(messages(one_f_one_b(p, m))) == len(messages(zb_h1(p, m))) == 2 * (p - 1) * m
+    )
+    for v in (2, 3):
+        expected = 2 * (v * p - 1) * p if p > 1 else 0  # on one rank nothing is sent
+        assert len(messages(interleaved(p, p, v))) == expected
+
+
+@pytest.mark.parametrize(
+    ("fn", "sizes"), [(gpipe, (0, 4)), (one_f_one_b, (2, 0)), (zb_h1, (0, 1)), (interleaved, (2, 2, 0))]
+)
+def test_a_pipeline_of_nothing_is_refused(fn, sizes):
+    with pytest.raises(ValueError, match=r"[pmv] = 0: a pipeline has at least 1"):
+        fn(*sizes)
+
+
+# Actions.
+
+
+def test_an_action_is_written_and_read():
+    assert str(Action(2, "F", 0)) == "2F0"
+    assert parse("12W345") == Action(12, "W", 345)
+    for text in ("", "F0", "2X0", "2F", "2F0 ", "-1F0"):
+        with pytest.raises(ValueError, match="is no action: write stage"):
+            parse(text)
+
+
+def test_what_an_action_needs_and_who_needs_it():
+    names = lambda text, n_stages: [str(need) for need in inputs(parse(text), n_stages)]
+    assert names("0F1", 3) == []
+    assert names("1F1", 3) == ["0F1"]
+    assert names("1B1", 3) == ["1F1", "2B1"]
+    assert names("2B1", 3) == ["2F1"]
+    assert names("1I1", 3) == ["1F1", "2I1"]
+    assert names("1W1", 3) == ["1I1"]
+
+
+def test_source_and_target_are_each_others_reverse():
+    for action in (Action(stage, kind, 7) for stage in range(4) for kind in "FBIW"):
+        for one, other in ((source, target), (target, source)):
+            assert one(action, 4) is None or other(one(action, 4), 4) == action
+    assert [target(parse(text), 4) for text in ("3F0", "0B0", "0I0", "2W0")] == [None] * 4
+    assert [source(parse(text), 4) for text in ("0F0", "3B0", "3I0", "2W0")] == [None] * 4
+
+
+# The validator can fail.
+
+
+def lists(*rows):
+    return [[parse(text) for text in row.split()] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "m", "kind", "at_fault", "message"),
+    [
+        (lists("0F0 0B0", "1F0"), 1, "missing", "1B0", "rank 1 never runs 1B0"),
+        (lists("0F0 0B0", "1F0 1B0"), 2, "missing", "0F1", "rank 0 never runs 0F1"),
+        (lists("0F0 0I0 0W0", "1F0 1I0"), 1, "missing", "1W0", "rank 1 never runs 1W0"),
+        (lists("0F0 0F0 0B0", "1F0 1B0"), 1, "twice", "0F0", "rank 0 has 0F0 2 times"),
+        (lists("0F0 0B0", "1F0 1I0 1W0"), 1, "mixed", "0B0", "0B0 is a whole backward, but other actions are halves"),
+        (lists("0B0 0F0", "1F0 1B0"), 1, "order", "0B0", "rank 0 has 0B0 before 0F0, which it needs"),
+        (lists("0F0 0W0 0I0"), 1, "order", "0W0", "rank 0 has 0W0 before 0I0, which it needs"),
+        (lists("0F0 1B0", "1F0 0B0"), 1, "place", "1B0", "rank 0 has 1B0, but stage 1 lives on rank 1"),
+        (lists("0F0 0B0", "1F0 1B0 1F1"), 1, "unknown", "1F1", "rank 1 has 1F1: .* micro-batches 0 ... 0$"),
+        (lists("0F0 0B0 2F0", "1F0 1B0"), 1, "unknown", "2F0", "rank 0 has 2F0: .* stages 0 ... 1,"),
+        ([[Action(0, "X", 0)]], 1, "unknown", "0X0", "rank 0 has 0X0: .* kinds F B I W,"),
+    ],
+)
+def test_a_broken_schedule_is_refused_by_name(schedule, m, kind, at_fault, message):
+    with pytest.raises(ScheduleError, match=message) as caught:
+        validate(schedule, m)
+    assert (caught.value.kind, str(caught.value.actions[0])) == (kind, at_fault)
+
+
+def test_a_deadlock_of_two_is_shown_as_a_circle():
+    with pytest.raises(ScheduleError) as caught:
+        validate(lists("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"), 2)
+    assert str(caught.value) == (
+        "deadlock:\n"
+        "  rank 0 waits at 0B0 for 1B0, which rank 1 runs after 1F1\n"
+        "  rank 1 waits at 1F1 for 0F1, which rank 0 runs after 0B0"
+    )
+    assert caught.value.kind == "deadlock"
+    assert [str(a) for a in caught.value.actions] == ["0B0", "1F1"]
+
+
+def test_who_waits_for_a_circle_is_no_part_of_it():
+    """Ranks 1 and 2 wait for each other; rank 0 waits for rank 1, and is not to blame."""
+    with pytest.raises(ScheduleError, match="deadlock") as caught:
+        validate(lists("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1", "2F0 2F1 2B0 2B1"), 2)
+    assert [str(a) for a in caught.value.actions] == ["1B0", "2F1"]
+
+
+def test_a_need_that_no_list_holds_is_named_when_a_schedule_is_drawn():
+    with pytest.raises(ScheduleError, match="rank 0 waits at 0B0 for 1B0, which is not in rank 1's list"):
+        grid(lists("0F0 0B0", "1F0"))
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 3), (3, 4), (4, 4)])
+def test_every_schedule_less_any_one_action_or_with_one_twice_is_refused(p, m):
+    for schedule in (gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m)):
+        for rank, actions in enumerate(schedule):
+            for i, action in enumerate(actions):
+                for kind, changed in (("missing", actions[:i] + actions[i + 1 :]), ("twice", [*actions, action])):
+                    with pytest.raises(ScheduleError) as caught:
+                        validate([*schedule[:rank], changed, *schedule[rank + 1 :]], m)
+                    assert (caught.value.kind, caught.value.actions[0]) == (kind, action)
+
+
+# PipeDream.
+
+
+def test_mini_batch_5_runs_forward_after_update_1_and_backward_after_updates_2_to_4():
+    """In the paper's counting from 1; the first of 4 stages. Version k is what k updates have made."""
+    reads = versions(4, 12, stashing=False)
+    assert reads[parse("0F4")] == 1
+    assert reads[parse("0B4")] == 4
+    order = pipedream(4, 12)[0]
+    assert " ".join(map(str, order[:12])) == "0F0 0F1 0F2 0F3 0B0 0F4 0B1 0F5 0B2 0F6 0B3 0F7"
+
+
+@pytest.mark.parametrize(("p", "n"), SIZES)
+def test_versions_read_with_and_without_stashing(p, n):
+    plain, stashed = versions(p, n, stashing=False), versions(p, n, stashing=True)
+    for stage in range(p):
+        for j in range(n):
+            forward, backward = Action(stage, "F", j), Action(stage, "B", j)
+            assert plain[forward] == stashed[forward] == max(0, j - (p - 1 - stage))
+            assert plain[backward] == j
+            assert stashed[backward] == stashed[forward]
+
+
+def test_the_last_stage_needs_no_stash():
+    plain, stashed = versions(4, 9, stashing=False), versions(4, 9, stashing=True)
+    differ = {action.stage for action in plain if plain[action] != stashed[action]}
+    assert differ == {0, 1, 2}
+
+
+@pytest.mark.parametrize("p", range(1, 7))
+def test_stage_i_keeps_p_minus_i_versions(p):
+    long_enough = max(1, 2 * p - 2)  # the first p mini-batches share version 0
+    assert versions_kept(p, long_enough) == versions_kept(p, 40) == [p - i for i in range(p)]
+    if p > 2:
+        assert versions_kept(p, long_enough - 1)[0] == p - 1
+
+
+# Memory, from the lists alone.
+
+
+def test_what_a_rank_keeps_after_each_action():
+    (actions,) = lists("0F0 0F1 0I0 0I1 0W0 0W1")
+    assert kept(actions) == [(1, 0), (2, 0), (1, 1), (0, 2), (0, 1), (0, 0)]
+
+
+def test_deciding_needs_no_torch():
+    code = "import sys, lib.pipeline; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
