@@ -54,7 +54,7 @@ test-all: setup lint ## the slow tests too
 	$(PY) -m lib.course validate
 
 test-gpu: setup ## the tests on ranks under NCCL: as many ranks as GPUs, and two ranks on one GPU
-	$(PY) -m pytest tests/launch tests/collectives tests/gpu --backend nccl $(TEST_OPTIONS)
+	$(PY) -m pytest tests/launch tests/collectives tests/data_parallel tests/gpu --backend nccl $(TEST_OPTIONS)
 	$(PY) -m pytest tests/gpu --backend nccl-shared $(TEST_OPTIONS)
 
 notebooks: setup ## execute solutions/ and generate labs/ from them

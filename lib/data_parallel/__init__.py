@@ -15,10 +15,11 @@ accumulate.py           k micro-batches, one exchange                           
 uneven.py               shards of unequal size, ranks that run out of data       and one number
 sampler.py              which examples are whose                                 nothing
 
-The last three wrappers are used alike, and each takes the all-reduce that it is to use:
+The wrappers naive, bucketed and overlapped are used alike, and each takes the all-reduce that it is to use:
 
     model = OverlappedDataParallel(GPT(shape), all_reduce=my_ring)
-    model.loss(...) or model(...), then loss.backward()
+    loss = cross_entropy(model(tokens), targets)
+    loss.backward()
     model.average_gradients()             # every .grad is now the mean over ranks, the same bits everywhere
     optimizer.step()
 """
@@ -27,11 +28,15 @@ from lib.data_parallel.accumulate import accumulate
 from lib.data_parallel.bucketed import BucketedDataParallel, reduce_bucket
 from lib.data_parallel.naive import NaiveDataParallel, average_gradients
 from lib.data_parallel.overlapped import OverlappedDataParallel
+from lib.data_parallel.parameter_server import ParameterServer, TrainingServer, parameter_server_step
 from lib.data_parallel.replicate import broadcast_buffers, broadcast_parameters
 from lib.data_parallel.sampler import Sampler, sample_indices
+from lib.data_parallel.threaded import ThreadedDataParallel
 from lib.data_parallel.uneven import until_all_done, weighted_loss
 
 __all__ = [
-    "BucketedDataParallel", "NaiveDataParallel", "OverlappedDataParallel", "Sampler", "accumulate", "average_gradients",
-    "broadcast_buffers", "broadcast_parameters", "reduce_bucket", "sample_indices", "until_all_done", "weighted_loss",
+    "BucketedDataParallel", "NaiveDataParallel", "OverlappedDataParallel", "ParameterServer", "Sampler",
+    "ThreadedDataParallel", "TrainingServer", "accumulate", "average_gradients", "broadcast_buffers",
+    "broadcast_parameters", "parameter_server_step", "reduce_bucket", "sample_indices", "until_all_done",
+    "weighted_loss",
 ]  # fmt: skip

@@ -78,5 +78,5 @@ class OverlappedDataParallel(Replicated):
         for bucket, (flat, work) in zip(self.buckets, self.started, strict=True):
             work.wait()
             flat /= dist.get_world_size(self.group)
-            unflatten(flat, [parameter.grad for parameter in bucket])
+            unflatten(flat, [gradient(parameter) for parameter in bucket])
         self._begin_step()

@@ -17,8 +17,8 @@ def sample_indices(n, epoch, rank, world_size, seed=0):
     """
     if n < 1 or not 0 <= rank < world_size:
         raise ValueError(f"n={n}, rank={rank}, world_size={world_size}: use n >= 1 and 0 <= rank < world_size")
-    # Seed and epoch apart, not added: seed 0 in epoch 1 must not be seed 1 in epoch 0.
-    generator = torch.Generator("cpu").manual_seed((seed << 32) + epoch)
+    # Not seed + epoch: seed 0 in epoch 1 must not be seed 1 in epoch 0. Nor a shift: the generator reads 32 bits only.
+    generator = torch.Generator("cpu").manual_seed(seed * 1_000_003 + epoch)
     order = torch.randperm(n, generator=generator, device="cpu")  # (n,)
     length = -(-n // world_size)  # ceil(n/N)
     padded = order.repeat(-(-length * world_size // n))[: length * world_size]  # (N * ceil(n/N),)
