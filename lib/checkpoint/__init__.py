@@ -1,0 +1,19 @@
+"""Checkpoints of a run on ranks: whole or not there, agreed on by all ranks, resumed bit for bit.
+
+    checkpoint.save(folder, step, shared={"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                    own={"random": checkpoint.random_state()})
+
+    shared, own, facts = checkpoint.load(folder)     # the last whole one
+    model.load_state_dict(shared["model"])
+    optimizer.load_state_dict(shared["optimizer"])
+    checkpoint.set_random_state(own["random"])       # last: whatever runs before it may draw numbers
+
+`folder.py`: a folder that a kill at any moment leaves whole. `ranks.py`: who writes and who reads what.
+`random_state.py`: the state of the generators that a training step draws from.
+"""
+
+from lib.checkpoint.folder import latest
+from lib.checkpoint.random_state import random_state, set_random_state
+from lib.checkpoint.ranks import Facts, load, save
+
+__all__ = ["Facts", "latest", "load", "random_state", "save", "set_random_state"]
