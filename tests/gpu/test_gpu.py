@@ -1,11 +1,14 @@
-"""On a GPU: ranks get their devices, values and books are right, and two ranks can share one GPU."""
+"""On a GPU: ranks get their devices, values and books are right, two ranks can share one, and replicas stay equal."""
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from lib import backend, launch
 from lib.collectives import all_reduce, ring_all_reduce, start
+from lib.data_parallel import BucketedDataParallel, NaiveDataParallel, OverlappedDataParallel
 
 pytestmark = [
     pytest.mark.gpu,
@@ -60,3 +63,52 @@ def test_the_books_hold_nccls_ops_and_our_messages(setting):
 def test_auto_takes_nccl_when_there_is_a_gpu_per_rank():
     assert backend.choose("auto", torch.cuda.device_count()).name == "nccl"
     assert backend.choose("auto", torch.cuda.device_count() + 1).name == "gloo"
+
+
+WIDTH, STEPS = 512, 3  # a layer has 2 MB of gradients: a bucket each
+
+
+def layers(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(4))).double()
+
+
+def trained(net, rows, average):
+    """[[every gradient], ...] of STEPS steps of SGD on rows (STEPS, b, WIDTH); average() comes after backward."""
+    optimizer, seen = torch.optim.SGD(net.parameters(), lr=0.1), []
+    for x in rows:
+        optimizer.zero_grad()
+        net(x).square().sum(1).mean().backward()
+        average()
+        seen.append([p.grad.clone() for p in net.parameters()])
+        optimizer.step()
+    return seen
+
+
+def furthest(seen, right):
+    """The largest difference of a gradient, relative to the largest number in it."""
+    pairs = [pair for step in zip(seen, right, strict=True) for pair in zip(*step, strict=True)]
+    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
+
+
+def replicas(wrapper):
+    """How far this rank's gradients are from one process's on the whole batch, and from DDP's; its last parameters."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    generator = torch.Generator("cpu").manual_seed(0)
+    batch = torch.randn(STEPS, 4 * world_size, WIDTH, generator=generator, device="cpu", dtype=torch.float64)
+    batch = batch.to(backend.device())
+    mine = batch.chunk(world_size, dim=1)[rank]  # (STEPS, 4, WIDTH)
+    whole = trained(layers(seed=0), batch, lambda: None)
+    net = wrapper(layers(seed=rank))  # rank 0's weights on every rank from here on
+    ours = trained(net, mine, net.average_gradients)
+    theirs = trained(DistributedDataParallel(layers(seed=rank)), mine, lambda: None)
+    return furthest(ours, whole), furthest(ours, theirs), [p.detach() for p in net.parameters()]
+
+
+@pytest.mark.parametrize("wrapper", [NaiveDataParallel, BucketedDataParallel, OverlappedDataParallel])
+def test_replicas_have_the_gradients_of_one_process_and_of_torch_ddp(setting, wrapper):
+    name, nproc = setting
+    results = launch.capture(replicas, wrapper, nproc=nproc, backend=name, timeout=120)
+    for rank, (from_one_process, from_ddp, parameters) in enumerate(results):
+        assert from_one_process < 1e-12 and from_ddp < 1e-12, (rank, from_one_process, from_ddp)
+        assert all(torch.equal(p, q) for p, q in zip(parameters, results[0][2], strict=True)), rank

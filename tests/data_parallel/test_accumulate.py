@@ -1,0 +1,115 @@
+"""k micro-batches are the whole batch, for the messages of one."""
+
+import functools
+
+import pytest
+import torch
+import torch.distributed as dist
+from replicas import (
+    MODELS,
+    TRANSPORTS,
+    WRAPPERS,
+    differences,
+    groups,
+    same_bits,
+    share,
+    single_process,
+    train,
+)
+
+from lib import launch, ledger
+from lib.data_parallel import accumulate
+
+KS = (1, 2, 4)
+GROUPS = [(0,), (0, 1, 2), (1, 3)]  # shares of 12, 4 and 6 rows
+NAMES = ["gpt float64", "paths float64"]
+RUNS = [
+    (name, wrapper, k, members)
+    for name in NAMES
+    for wrapper in WRAPPERS
+    for k in KS
+    for members in GROUPS
+    if (12 // len(members)) % k == 0 and (name == "paths float64" or members == (0, 1, 2))
+]
+
+
+def by_accumulation(name, k, group, losses):
+    """backward(net, step) for `train`: this rank's share in k micro-batches."""
+    case, rank, world_size = MODELS[name], dist.get_rank(group), dist.get_world_size(group)
+
+    def backward(net, step):
+        shard = share(case.batch(step), rank, world_size)
+        losses.append(accumulate(net, [share(shard, i, k) for i in range(k)], case.loss))
+
+    return backward
+
+
+def train_each():
+    group_of, seen = groups(), {}
+    for run in RUNS:
+        name, wrapper, k, members = run
+        if dist.get_rank() in members:
+            group, losses = group_of[members], []
+            module = MODELS[name].build(dist.get_rank(group))
+            net = WRAPPERS[wrapper](module, group, **TRANSPORTS["ring"])
+            ledger.mark(str(run))
+            seen[run] = train(net, module, by_accumulation(name, k, group, losses)), losses
+            ledger.mark("")
+    return seen
+
+
+@functools.cache
+def results():
+    return launch.capture(train_each, backend="gloo", nproc=4, timeout=240)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_k_microbatches_equal_the_whole_batch(name):
+    for run in [run for run in RUNS if run[0] == name]:
+        first, *others = [results()[member][run][0] for member in run[-1]]
+        assert differences(first, single_process(name), MODELS[name].tolerance) == [], run
+        assert all(same_bits(first, other) for other in others), run
+
+
+def test_the_messages_do_not_depend_on_k():
+    sent = {}
+    for run in RUNS:
+        name, wrapper, k, members = run
+        book = results().ledger.section(str(run))
+        sent.setdefault((name, wrapper, members), {})[k] = book.matrix("messages").tolist(), book.sent("bytes")
+    for run, by_k in sent.items():
+        assert all(counts == by_k[1] for counts in by_k.values()), run
+        assert by_k[1][1] > 0 or run[-1] == (0,)
+    assert sum(len(by_k) > 1 for by_k in sent.values()) == len(sent)
+
+
+def test_the_loss_returned_is_the_mean_of_the_ranks_share_and_holds_no_graph():
+    for run in RUNS:
+        by_rank = [torch.stack(results()[member][run][1]) for member in run[-1]]  # (STEPS,) each
+        case = MODELS[run[0]]
+        module = case.build(0)
+        whole = case.loss(module, case.batch(0))
+        assert not any(losses.requires_grad for losses in by_rank) and by_rank[0].dtype == torch.float64
+        torch.testing.assert_close(torch.stack(by_rank).mean(0)[0], whole.detach(), rtol=1e-12, atol=0)
+
+
+def test_no_micro_batches_are_refused():
+    with pytest.raises(ValueError, match="no micro-batches: a step needs at least one"):
+        accumulate(torch.nn.Linear(1, 1), [], lambda model, batch: None)
+
+
+def test_a_loss_that_fails_leaves_the_wrapper_ready_to_send():
+    def fails():
+        net = WRAPPERS["overlapped"](MODELS["paths float64"].build(0))
+        case, said = MODELS["paths float64"], []
+
+        def broken(model, batch):
+            raise ArithmeticError("no loss")
+
+        try:
+            accumulate(net, [case.batch(0), case.batch(1)], broken)
+        except ArithmeticError as error:
+            said.append(str(error))
+        return said, net.syncs
+
+    assert launch.capture(fails, backend="gloo", nproc=1) == [(["no loss"], True)]
