@@ -69,18 +69,19 @@ SIZES_SAY = "sizes 1, 7, 1000; float32, float64, int64"
 CASES = [Case(members, n, dtype) for members in GROUPS for n, dtype in sizes_and_dtypes(len(members))]
 
 
-def in_step(cases, groups_of, one):
+def in_step(cases, groups_of, one, wire=None):
     """On every rank: the cases in order, all ranks together, up to the first that is wrong on any rank.
 
     groups_of(cases) -> {case: the group(s) that `one` is given}; one(case, group) -> {"ok": bool, ...}, called on the
-    case's ranks. Returns one record per case that was run, None where this rank had no part in it.
+    case's ranks. wire: a group of all ranks to agree on, where answers may call torch's collectives on the world's.
+    Returns one record per case that was run, None where this rank had no part in it.
     """
     groups, seen = groups_of(cases), []
     for case in cases:
         mine = dist.get_rank() in case.members
         seen.append(one(case, groups[case]) if mine else None)
         all_right = torch.tensor(int(not mine or seen[-1]["ok"]), device=backend.device())
-        dist.all_reduce(all_right, dist.ReduceOp.MIN)
+        dist.all_reduce(all_right, dist.ReduceOp.MIN, group=wire)
         if not all_right:
             break
     return seen

@@ -1,0 +1,192 @@
+"""The small model of Lab 1's checks, and what a wrong gradient says about the mistake.
+
+    x (B, 3) -- enter --> (B, 4) -- shared -- again --> (B, 4) -- (+ branch) -- * scale -- leave --> (B, 5)
+
+    again       shared's weight under a second name (tied): one gradient, the sum of both uses
+    branch      used on ranks 0, 2, ... only
+    scale       frozen
+    never       used on no rank
+    mean, seen  buffers, float64 and int64
+
+Weights and inputs are small whole numbers in float64, and nothing is nonlinear: gradients are whole numbers, also their
+means over 2, 3 or 4 ranks. With g_r the gradient of rank r's shard, a wrong one is read as sum_r c_r g_r:
+
+    c = 1/N everywhere    right                 c = 1          summed, not divided
+    c_r = 0               without rank r        c = 1/N^2      divided twice
+"""
+
+from fractions import Fraction
+from math import isfinite
+
+import torch
+from torch import nn
+
+from lib.check.framework import Problem
+from lib.check.lab0.cases import form_of, number
+
+ROWS = 2  # of a shard
+
+
+class Small(nn.Module):
+    """Its weights depend on `seed`: ranks that give their rank begin with different ones."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        self.enter = nn.Linear(3, 4)
+        self.shared, self.again, self.branch = (nn.Linear(4, 4, bias=False) for _ in range(3))
+        self.again.weight = self.shared.weight
+        self.scale = nn.Parameter(torch.empty(4), requires_grad=False)
+        self.leave, self.never = nn.Linear(4, 5), nn.Linear(1, 4, bias=False)
+        self.register_buffer("mean", torch.empty(4))
+        self.double()
+        self.register_buffer("seen", torch.empty(2, dtype=torch.int64))
+        draw = _draws(seed)
+        with torch.no_grad():
+            for tensor in [*self.parameters(), *self.buffers()]:
+                tensor.copy_(draw(2, *tensor.shape))
+
+    def forward(self, x, with_branch):
+        h = self.again(self.shared(self.enter(x)))  # (B, 4)
+        if with_branch:
+            h = h + self.branch(h)
+        return self.leave(h * self.scale)  # (B, 5)
+
+
+def shard(rank, number=0):
+    """Rank `rank`'s inputs of micro-batch `number`: (x (ROWS, 3), y (ROWS, 5), does it use the branch?)."""
+    draw = _draws(1000 + 10 * rank + number)
+    like = torch.empty(0)  # on torch's default device
+    return draw(2, ROWS, 3).to(like.device), 12 * ROWS * draw(1, ROWS, 5).to(like.device), rank % 2 == 0
+
+
+def loss_of(model, shard):
+    """The mean over the shard's rows. ()"""
+    x, y, with_branch = shard
+    return (model(x, with_branch) * y).sum(1).mean()
+
+
+def gradients(model):
+    """{name: .grad, on the CPU, or None} of every parameter; a tied one has its first name."""
+    return {name: None if p.grad is None else p.grad.detach().cpu().clone() for name, p in model.named_parameters()}
+
+
+def of_each_rank(shards, seed=0):
+    """What each rank contributes, [{name: gradient}]: that of the mean loss over its micro-batches, zeros if unused.
+
+    shards: [[shard, ...] of rank 0, ...]. Their mean is the gradient of the whole batch in one process.
+    """
+    parts = []
+    for own in shards:
+        model = Small(seed)
+        (sum(loss_of(model, one) for one in own) / len(own)).backward()
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        parts.append({n: (torch.zeros_like(p) if p.grad is None else p.grad).cpu() for n, p in trained.items()})
+    return parts
+
+
+def wrong_gradient(where, rank, got, parts):
+    """A Problem unless `got`, {name: gradient} on `rank` of N, is the mean of `parts`, name by name.
+
+    where: the case and the rank in words, as in "4 ranks: rank 1".
+    facts: rank, name, world_size; absent (.grad is None), unused (the ranks that contribute zeros), factor (got =
+    factor x expected, or None), own (nothing of another rank is in it).
+    """
+    for name in got:
+        if name not in parts[0] and got[name] is not None:
+            return Problem("frozen", f"{where}, {name} is frozen, but has a gradient", {"name": name})
+    for name in parts[0]:
+        each = [part[name] for part in parts]
+        want, out = sum(each) / len(each), got[name]
+        unused = [r for r, part in enumerate(each) if not part.any()]
+        facts = {"rank": rank, "name": name, "world_size": len(parts), "absent": out is None, "unused": unused}
+        facts |= {"factor": None, "own": False}
+        line = f"{where}, {name}"
+        if out is None or out.shape != want.shape or out.dtype != want.dtype:
+            wanted = "zeros" if not want.any() else "the mean over ranks"
+            return Problem("value", f"{line}: .grad is {form_of(out)}, expected {wanted}, {form_of(want)}", facts)
+        if not equal(out, want):
+            element = _first(~_close(out, want))
+            at = f"element {element[0] if len(element) == 1 else element}"
+            line += f", {at}: expected {number(want[element])}, got {number(out[element])}"
+            words = explain(out, each, rank, facts)
+            return Problem("value", f"{line}\n{words}".rstrip(), facts)
+    return None
+
+
+def explain(out, each, rank, facts):
+    """What a wrong mean of `each`, the ranks' parts, is made of, in words, "" if of nothing known; adds to `facts`."""
+    N, want = len(each), sum(each) / len(each)
+    if want.any():
+        factor = (out * want).sum().item() / (want * want).sum().item()
+        facts["factor"] = factor if factor and equal(out, factor * want) else None
+    if facts["factor"]:
+        return f"It is {times(facts['factor'], N)}."
+    if not out.any():
+        return "It holds zeros."
+    shares = _shares(out, each)
+    if shares is None:
+        return "It is no sum of the ranks' gradients."
+    facts["own"] = [*shares] == [rank]
+    alone = next((r for r, share in shares.items() if equal(out, each[r])), None)
+    if alone is not None:
+        return f"It is rank {rank}'s own gradient." if alone == rank else f"It is rank {alone}'s gradient alone."
+    terms = ", ".join(f"{fraction(share)} of rank {r}'s" for r, share in shares.items())
+    return f"It is {terms}; expected 1/{N} of each rank's."
+
+
+def times(factor, world_size):
+    """`4 x expected: summed over 4 ranks but not divided`"""
+    N = world_size
+    if _same(factor, N):
+        return f"{N} x expected: summed over {N} ranks but not divided"
+    if _same(factor, 1 / N):
+        return f"expected / {N}: divided by {N} twice"
+    return f"{fraction(factor)} x expected"
+
+
+def equal(a, b):
+    """Up to rounding, relative to the scale of `b`."""
+    return bool(_close(a, b).all())
+
+
+def _close(a, b):
+    return (a - b).abs() <= 1e-9 * max(1.0, b.abs().max().item())
+
+
+def _same(a, b):
+    return abs(a - b) <= 1e-9 * abs(b)
+
+
+def _first(wrong):
+    """The index of the first wrong element. A tuple"""
+    return tuple(wrong.nonzero()[0].tolist())
+
+
+def _shares(out, each):
+    """{r: c_r} with out = sum_r c_r each[r], without those that are 0; None where there are no such c_r."""
+    used = [r for r, part in enumerate(each) if part.any()]
+    if not used:
+        return None
+    columns = torch.stack([each[r].flatten() for r in used], 1)  # (elements, ranks)
+    found = torch.linalg.lstsq(columns, out.flatten()[:, None]).solution[:, 0]  # (ranks,)
+    if not equal(columns @ found, out.flatten()):
+        return None
+    return {r: share for r, share in zip(used, found.tolist(), strict=True) if abs(share) > 1e-6}
+
+
+def fraction(value):
+    """3/4, or 0.7391 for what is no fraction of small numbers."""
+    near = Fraction(value).limit_denominator(64) if isfinite(value) else 0
+    return str(near) if abs(float(near) - value) < 1e-6 else f"{value:.4g}"
+
+
+def _draws(seed):
+    """A function that draws whole numbers of -top..top, without 0. (*shape) float64"""
+    generator = torch.Generator("cpu").manual_seed(seed)
+
+    def draw(top, *shape):
+        size = torch.randint(1, top + 1, shape, generator=generator, device="cpu")
+        sign = 2 * torch.randint(0, 2, shape, generator=generator, device="cpu") - 1
+        return (sign * size).double()
+
+    return draw

@@ -1,0 +1,386 @@
+"""Answers to Lab 1's LossScaler: wrong ones, each with the hint that it must get, and right ones.
+
+The wrong ones differ from `ByMethods`, a right one, in one method.
+"""
+
+import copy
+
+import torch
+import torch.distributed as dist
+from as_an_answer import as_an_answer
+
+from lib import backend, collectives
+from lib.precision import loss_scaler
+
+
+def flag(value):
+    return torch.tensor([float(value)], device=backend.device())
+
+
+class ByMethods:
+    def __init__(self, scale=2.0**16, growth=2.0, backoff=0.5, growth_interval=2000):
+        self.scale, self.growth, self.backoff, self.growth_interval = scale, growth, backoff, growth_interval
+        self.good = 0
+
+    def scale_loss(self, loss):
+        return loss * self.scale
+
+    def gradients(self, optimizer):
+        return [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+    def overflowed(self, gradient):
+        return not gradient.isfinite().all()
+
+    def here(self, optimizer):
+        return any(self.overflowed(gradient) for gradient in self.gradients(optimizer))
+
+    def anywhere(self, here, group, all_reduce):
+        votes = flag(here)
+        all_reduce(votes, group)
+        return votes.item() > 0
+
+    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
+        if self.anywhere(self.here(optimizer), group, all_reduce):
+            return self.skip(optimizer)
+        self.unscale(optimizer)
+        optimizer.step()
+        self.grow()
+        return True
+
+    def skip(self, optimizer):
+        self.scale *= self.backoff
+        self.good = 0
+        return False
+
+    def unscale(self, optimizer):
+        for gradient in self.gradients(optimizer):
+            gradient /= self.scale
+
+    def grow(self):
+        self.good += 1
+        if self.good == self.growth_interval:
+            self.scale *= self.growth
+            self.good = 0
+
+
+# wrong
+
+
+class InheritsLibs(loss_scaler.LossScaler):
+    pass
+
+
+class DoesNotScale(ByMethods):
+    def scale_loss(self, loss):
+        return loss
+
+
+class ScalesANumber(ByMethods):
+    def scale_loss(self, loss):
+        return loss.item() * self.scale
+
+
+class ReturnsNoLoss(ByMethods):
+    def scale_loss(self, loss):
+        self.loss = loss * self.scale
+
+
+class EveryGradientIsThere(ByMethods):
+    def gradients(self, optimizer):
+        return [p.grad for group in optimizer.param_groups for p in group["params"]]
+
+
+class ForgetsTheGroup(ByMethods):
+    def anywhere(self, here, group, all_reduce):
+        return super().anywhere(here, None, all_reduce)
+
+
+class AsksOnlyIfItOverflowed(ByMethods):
+    def anywhere(self, here, group, all_reduce):
+        return here and super().anywhere(here, group, all_reduce)
+
+
+class DoesNotUnscale(ByMethods):
+    def unscale(self, optimizer):
+        pass
+
+
+class UnscalesTwice(ByMethods):
+    def unscale(self, optimizer):
+        super().unscale(optimizer)
+        super().unscale(optimizer)
+
+
+class GrowsBeforeItUnscales(ByMethods):
+    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
+        if self.anywhere(self.here(optimizer), group, all_reduce):
+            return self.skip(optimizer)
+        self.grow()
+        self.unscale(optimizer)
+        optimizer.step()
+        return True
+
+
+class EveryRankForItself(ByMethods):
+    def anywhere(self, here, group, all_reduce):
+        super().anywhere(here, group, all_reduce)
+        return here
+
+
+class StepsAndRestores(ByMethods):
+    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
+        if not self.anywhere(self.here(optimizer), group, all_reduce):
+            self.unscale(optimizer)
+            optimizer.step()
+            self.grow()
+            return True
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        before, state = [p.detach().clone() for p in parameters], copy.deepcopy(optimizer.state_dict())
+        optimizer.step()
+        optimizer.load_state_dict(state)
+        for p, value in zip(parameters, before, strict=True):
+            p.data.copy_(value)
+        return self.skip(optimizer)
+
+
+class LooksForInf(ByMethods):
+    def overflowed(self, gradient):
+        return gradient.isinf().any()
+
+
+class LooksForLarge(ByMethods):
+    def overflowed(self, gradient):
+        return (gradient > 65504).any() or gradient.isnan().any()
+
+
+class LooksAtTheFirst(ByMethods):
+    def here(self, optimizer):
+        return self.overflowed(self.gradients(optimizer)[0])
+
+
+class LooksAtTheLast(ByMethods):
+    """The last gradient wins."""
+
+    def here(self, optimizer):
+        for gradient in self.gradients(optimizer):
+            found = self.overflowed(gradient)
+        return found
+
+
+class LooksAtTheLoss(ByMethods):
+    def scale_loss(self, loss):
+        self.loss = loss * self.scale
+        return self.loss
+
+    def here(self, optimizer):
+        return self.overflowed(self.loss)
+
+
+class OneFineRankIsEnough(ByMethods):
+    def anywhere(self, here, group, all_reduce):
+        fine = flag(not here)
+        all_reduce(fine, group)
+        return fine.item() == 0
+
+
+class ExpectsOneVote(ByMethods):
+    """As if all_reduce took the minimum."""
+
+    def anywhere(self, here, group, all_reduce):
+        fine = flag(not here)
+        all_reduce(fine, group)
+        return fine.item() != 1
+
+
+class StepsOnZeros(ByMethods):
+    """Not the optimizer is left out, but the gradients: momentum moves on."""
+
+    def skip(self, optimizer):
+        for p in optimizer.param_groups[0]["params"]:
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+        return super().skip(optimizer)
+
+
+class ForgetsTheMomentum(ByMethods):
+    def skip(self, optimizer):
+        optimizer.state.clear()
+        return super().skip(optimizer)
+
+
+class RepairsTheParameters(ByMethods):
+    def skip(self, optimizer):
+        for p in optimizer.param_groups[0]["params"]:
+            p.data *= self.backoff
+        return super().skip(optimizer)
+
+
+class ReturnsNothing(ByMethods):
+    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
+        super().step(optimizer, group, all_reduce)
+
+
+class ReturnsWhetherItSkipped(ByMethods):
+    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
+        return not super().step(optimizer, group, all_reduce)
+
+
+class LowersItsOwnScale(ByMethods):
+    """The ranks skip together, but only the one that overflowed lowers its scale."""
+
+    def here(self, optimizer):
+        self.mine = super().here(optimizer)
+        return self.mine
+
+    def skip(self, optimizer):
+        self.scale *= self.backoff if self.mine else 1
+        self.good = 0
+        return False
+
+
+class GrowsEveryTime(ByMethods):
+    def grow(self):
+        self.scale *= self.growth
+
+
+class NeverGrows(ByMethods):
+    def grow(self):
+        pass
+
+
+class GrowsLate(ByMethods):
+    def grow(self):
+        self.good += 1
+        if self.good > self.growth_interval:
+            self.scale *= self.growth
+            self.good = 0
+
+
+class GrowsBySum(ByMethods):
+    def grow(self):
+        self.good += 1
+        if self.good == self.growth_interval:
+            self.scale += self.growth
+            self.good = 0
+
+
+class KeepsCounting(ByMethods):
+    def grow(self):
+        self.good += 1
+        if self.good >= self.growth_interval:
+            self.scale *= self.growth
+
+
+class NeverLowers(ByMethods):
+    def skip(self, optimizer):
+        self.good = 0
+        return False
+
+
+class DividesByBackoff(ByMethods):
+    def skip(self, optimizer):
+        self.scale /= self.backoff
+        self.good = 0
+        return False
+
+
+class GoesOnCounting(ByMethods):
+    def skip(self, optimizer):
+        self.scale *= self.backoff
+        return False
+
+
+class AnotherAllReduce(ByMethods):
+    def anywhere(self, here, group, all_reduce):
+        return super().anywhere(here, group, collectives.all_reduce)
+
+
+class OnePerGradient(ByMethods):
+    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
+        found = [self.anywhere(self.overflowed(g), group, all_reduce) for g in self.gradients(optimizer)]
+        return super().step(optimizer, group, lambda tensor, _: tensor.fill_(any(found)))
+
+
+class AllFlags(ByMethods):
+    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
+        flags = torch.cat([flag(self.overflowed(g)) for g in self.gradients(optimizer)])
+        all_reduce(flags, group)
+        return super().step(optimizer, group, lambda tensor, _: tensor.fill_(flags.sum().item()))
+
+
+class NotWritten(ByMethods):
+    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
+        raise NotImplementedError
+
+
+# right
+
+
+class InOnePiece:
+    """Counts finite ranks; unscales by a product with 1/S, into new gradients; counts down to growth."""
+
+    def __init__(self, scale=2.0**16, growth=2.0, backoff=0.5, growth_interval=2000):
+        self.scale, self.factors, self.interval, self.left = scale, (growth, backoff), growth_interval, growth_interval
+
+    def scale_loss(self, loss):
+        return self.scale * loss
+
+    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
+        used = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+        sums = torch.stack([(p.grad * 0).sum() for p in used]).sum()  # inf * 0 and nan * 0 are nan
+        fine = (sums == 0).long().reshape(1)
+        all_reduce(fine, group)
+        all_fine = fine.item() == dist.get_world_size(group)
+        if all_fine:
+            for p in used:
+                p.grad = p.grad * (1 / self.scale)
+            optimizer.step()
+            self.left -= 1
+        else:
+            self.scale, self.left = self.scale * self.factors[1], self.interval
+        if self.left == 0:
+            self.scale, self.left = self.scale * self.factors[0], self.interval
+        return all_fine
+
+
+WRONG = {
+    InheritsLibs: "called what it builds",
+    DoesNotScale: "the loss is not scaled",
+    ScalesANumber: "the loss is not scaled",
+    ReturnsNoLoss: "the loss is not scaled",
+    EveryGradientIsThere: "a parameter without gradient",
+    ForgetsTheGroup: "the group is not passed on",
+    AsksOnlyIfItOverflowed: "only some ranks ask",
+    DoesNotUnscale: "not unscaled",
+    UnscalesTwice: "unscaled twice",
+    GrowsBeforeItUnscales: "unscaled with the next scale",
+    EveryRankForItself: "every rank for itself",
+    StepsAndRestores: "steps in a skipped step",
+    LooksForInf: "nan is not seen",
+    LooksForLarge: "-inf is not seen",
+    LooksAtTheFirst: "not every gradient is looked at",
+    LooksAtTheLast: "the loss is looked at",
+    LooksAtTheLoss: "the loss is looked at",
+    OneFineRankIsEnough: "the votes are added up wrongly",
+    ExpectsOneVote: "the votes are added up wrongly",
+    StepsOnZeros: "steps in a skipped step",
+    ForgetsTheMomentum: "a skipped step leaves traces",
+    RepairsTheParameters: "a skipped step leaves traces",
+    ReturnsNothing: "not whether it stepped",
+    ReturnsWhetherItSkipped: "not whether it stepped",
+    LowersItsOwnScale: "ranks with different scales",
+    GrowsEveryTime: "grows in every step",
+    NeverGrows: "does not grow in time",
+    GrowsLate: "does not grow in time",
+    GrowsBySum: "does not grow in time",
+    KeepsCounting: "the count goes on after growth",
+    NeverLowers: "not lowered",
+    DividesByBackoff: "not lowered",
+    GoesOnCounting: "the count goes on after an overflow",
+    AnotherAllReduce: "another all-reduce",
+    OnePerGradient: "more than one number",
+    AllFlags: "more than one number",
+    NotWritten: "not written",
+}
+
+RIGHT = [ByMethods, InOnePiece, as_an_answer(loss_scaler.LossScaler)]

@@ -1,0 +1,455 @@
+"""Answers to Lab 1's OverlappedDataParallel: wrong ones, each with the hint that it must get, and right ones.
+
+The wrong ones differ from `Counting`, a right one, in one method.
+"""
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+import torch.distributed as dist
+from as_an_answer import as_an_answer
+from torch import nn
+
+from lib import collectives
+from lib.buckets import flatten, plan_buckets, unflatten
+from lib.data_parallel import bucketed, overlapped, replicate
+
+
+class Counting(nn.Module):
+    """Counts, bucket by bucket, the gradients that are still missing."""
+
+    def __init__(self, module, group=None, all_reduce=collectives.all_reduce, capacity=2**22):
+        super().__init__()
+        self.module, self.group, self.all_reduce, self.capacity = module, group, all_reduce, capacity
+        self.make_equal()
+        self.buckets = self.plan([p for p in module.parameters() if p.requires_grad])
+        self.syncs = True
+        self.reset()
+        self.add_hooks()
+
+    def make_equal(self):
+        replicate.broadcast_parameters(self.module, self.group)
+
+    def plan(self, parameters):
+        return plan_buckets(parameters, self.capacity)
+
+    def add_hooks(self):
+        for i, bucket in enumerate(self.buckets):
+            for p in bucket:
+                p.register_post_accumulate_grad_hook(lambda _, i=i: self.ready(i))
+
+    def reset(self):
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.works = []
+
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        self.syncs = False
+        yield
+        self.syncs = True
+
+    def ready(self, i):
+        if self.syncs:
+            self.missing[i] -= 1
+            self.start_complete()
+
+    def start_complete(self):
+        while len(self.works) < len(self.buckets) and self.missing[len(self.works)] == 0:
+            self.start(self.buckets[len(self.works)])
+
+    def start(self, bucket):
+        for p in bucket:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        flat = flatten([p.grad for p in bucket])
+        self.works.append((bucket, flat, collectives.start(self.all_reduce, flat, self.group)))
+
+    def average_gradients(self):
+        for bucket in self.buckets[len(self.works) :]:
+            self.start(bucket)
+        self.finish()
+        self.reset()
+
+    def finish(self):
+        for bucket, flat, work in self.works:
+            work.wait()
+            self.put_back(flat / dist.get_world_size(self.group), bucket)
+
+    def put_back(self, mean, bucket):
+        unflatten(mean, [p.grad for p in bucket])
+
+
+# wrong
+
+
+def returns_libs(module, group=None, all_reduce=collectives.all_reduce, capacity=2**22):
+    return overlapped.OverlappedDataParallel(module, group, all_reduce, capacity)
+
+
+class InheritsLibs(overlapped.OverlappedDataParallel):
+    pass
+
+
+class HoldsLibs(nn.Module):
+    def __init__(self, *args):
+        super().__init__()
+        self.inner = overlapped.OverlappedDataParallel(*args)
+
+    def forward(self, *inputs):
+        return self.inner(*inputs)
+
+    def average_gradients(self):
+        self.inner.average_gradients()
+
+
+class WeightsAsTheyAre(Counting):
+    def make_equal(self):
+        pass
+
+
+class NoBuffers(Counting):
+    def make_equal(self):
+        for p in self.module.parameters():
+            collectives.broadcast(p.data, 0, self.group)
+
+
+class HooksOnFrozen(Counting):
+    def plan(self, parameters):
+        return plan_buckets(self.module.parameters(), self.capacity)
+
+
+class HookBeforeGrad(Counting):
+    """register_hook is called with the gradient, before `.grad` has it."""
+
+    def add_hooks(self):
+        for i, bucket in enumerate(self.buckets):
+            for p in bucket:
+                p.register_hook(lambda _, i=i: self.ready(i))
+
+    def start(self, bucket):
+        flat = flatten([p.grad for p in bucket])
+        self.works.append((bucket, flat, collectives.start(self.all_reduce, flat, self.group)))
+
+
+class HookBeforeGradZeros(HookBeforeGrad):
+    start = Counting.start
+
+
+class NoneIsNoGradient(Counting):
+    def start(self, bucket):
+        flat = torch.cat([p.grad.reshape(-1) for p in bucket])
+        self.works.append((bucket, flat, collectives.start(self.all_reduce, flat, self.group)))
+
+
+class LeavesUnusedOut(Counting):
+    """Sends only what this rank has a gradient for."""
+
+    def start(self, bucket):
+        bucket = [p for p in bucket if p.grad is not None]
+        if bucket:
+            super().start(bucket)
+        else:
+            self.works.append(([], torch.empty(0), collectives.start(lambda: None)))
+
+    def put_back(self, mean, bucket):
+        if bucket:
+            super().put_back(mean, bucket)
+
+
+class DividesByTheWorld(Counting):
+    def finish(self):
+        for bucket, flat, work in self.works:
+            work.wait()
+            self.put_back(flat / dist.get_world_size(), bucket)
+
+
+class ForgetsTheGroup(Counting):
+    def start(self, bucket):
+        for p in bucket:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        flat = flatten([p.grad for p in bucket])
+        self.works.append((bucket, flat, collectives.start(self.all_reduce, flat)))
+
+
+class NeverWaits(Counting):
+    def finish(self):
+        for bucket, flat, _ in self.works:
+            self.put_back(flat / dist.get_world_size(self.group), bucket)
+
+
+class WaitsForTheFirst(Counting):
+    def finish(self):
+        self.works[0][2].wait()
+        for bucket, flat, _ in self.works:
+            self.put_back(flat / dist.get_world_size(self.group), bucket)
+
+
+class OnlyCompleteBuckets(Counting):
+    def average_gradients(self):
+        self.finish()
+        self.reset()
+
+
+class InOrderOfCompletion(Counting):
+    def start_complete(self):
+        for bucket, missing in zip(self.buckets, self.missing, strict=True):
+            if missing == 0 and all(bucket is not started for started, _, _ in self.works):
+                self.start(bucket)
+
+    def average_gradients(self):
+        for bucket in self.buckets:
+            if all(bucket is not started for started, _, _ in self.works):
+                self.start(bucket)
+        self.finish()
+        self.reset()
+
+
+class DividesTwice(Counting):
+    def start(self, bucket):
+        super().start(bucket)
+        N = dist.get_world_size(self.group)
+        flat = self.works[-1][1]
+        self.works[-1] = (bucket, flat, collectives.start(lambda: flat.div_(N)))
+
+
+class DoesNotDivide(Counting):
+    def finish(self):
+        for bucket, flat, work in self.works:
+            work.wait()
+            self.put_back(flat, bucket)
+
+
+class NeverResets(Counting):
+    def average_gradients(self):
+        for bucket in self.buckets[len(self.works) :]:
+            self.start(bucket)
+        self.finish()
+
+
+class ResetsTheCountsOnly(Counting):
+    def average_gradients(self):
+        for bucket in self.buckets[len(self.works) :]:
+            self.start(bucket)
+        self.finish()
+        self.missing = [len(bucket) for bucket in self.buckets]
+
+
+class DropsTheLastBucket(Counting):
+    def plan(self, parameters):
+        return plan_buckets(parameters, self.capacity)[:-1]
+
+
+class LeavesWithTheFirst(Counting):
+    """A bucket leaves with its first gradient instead of its last."""
+
+    def ready(self, i):
+        if self.syncs and i == len(self.works):
+            self.start(self.buckets[i])
+
+
+class PutsBackInReverse(Counting):
+    def put_back(self, mean, bucket):
+        unflatten(mean, [p.grad for p in reversed(bucket)])
+
+
+class AnotherAllReduce(Counting):
+    def start(self, bucket):
+        given, self.all_reduce = self.all_reduce, collectives.all_reduce
+        super().start(bucket)
+        self.all_reduce = given
+
+
+class SendsItTwice(Counting):
+    def start(self, bucket):
+        super().start(bucket)
+        self.works[-1][2].wait()
+        again = torch.zeros_like(self.works[-1][1])
+        collectives.start(self.all_reduce, again, self.group).wait()
+
+
+class OnePerParameter(Counting):
+    def plan(self, parameters):
+        return [[p] for p in reversed(parameters)]
+
+
+class OneLargeBucket(Counting):
+    def plan(self, parameters):
+        return [list(reversed(parameters))]
+
+
+class InForwardOrder(Counting):
+    def plan(self, parameters):
+        return plan_buckets(parameters[::-1], self.capacity)
+
+
+class AllAtTheEnd(Counting):
+    def add_hooks(self):
+        pass
+
+
+class InTheHook(Counting):
+    """No communication thread: the hook all-reduces."""
+
+    def start(self, bucket):
+        for p in bucket:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        flat = flatten([p.grad for p in bucket])
+        self.all_reduce(flat, self.group)
+        self.works.append((bucket, flat, collectives.start(lambda: None)))
+
+
+class WaitsInTheHook(Counting):
+    def start(self, bucket):
+        super().start(bucket)
+        self.works[-1][2].wait()
+
+
+class WithoutNoSync(nn.Module):
+    def __init__(self, *args):
+        super().__init__()
+        self.inner = Counting(*args)
+
+    def forward(self, *inputs):
+        return self.inner(*inputs)
+
+    def average_gradients(self):
+        self.inner.average_gradients()
+
+
+class NoSyncDoesNothing(Counting):
+    @contextlib.contextmanager
+    def no_sync(self):
+        yield
+
+
+class NoSyncForgetsToSwitchOn(Counting):
+    """Nothing is overlapped after it, but what average_gradients sends is right: this one may pass."""
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        self.syncs = False
+        yield
+
+
+class CountsInsideNoSync(Counting):
+    def ready(self, i):
+        self.missing[i] -= 1
+        if self.syncs and self.missing[i] <= 0 and i == len(self.works):
+            self.start(self.buckets[i])
+
+
+class NotWritten(Counting):
+    def average_gradients(self):
+        raise NotImplementedError
+
+
+# right
+
+
+class WithSets(replicate.Replicated):
+    """On lib's `Replicated`; names what is missing, and runs bucket by bucket with the function of section 4."""
+
+    def __init__(self, module, group=None, all_reduce=collectives.all_reduce, capacity=2**22):
+        super().__init__(module, group, all_reduce)
+        self.buckets = plan_buckets(self.trained(), capacity)
+        self.alone, self.ready, self.works = False, set(), []
+        for p in self.trained():
+            p.register_post_accumulate_grad_hook(self.hook)
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        self.alone = True
+        try:
+            yield
+        finally:
+            self.alone = False
+
+    def hook(self, p):
+        if self.alone:
+            return
+        self.ready.add(p)
+        while self.works != self.buckets and self.ready.issuperset(self.buckets[len(self.works)]):
+            self.begin()
+            if len(self.works) == len(self.buckets):
+                break
+
+    def begin(self):
+        bucket = self.buckets[len(self.works)]
+        self.works.append(collectives.start(bucketed.reduce_bucket, bucket, self.group, self.all_reduce))
+
+    def average_gradients(self):
+        while len(self.works) < len(self.buckets):
+            self.begin()
+        for work in self.works:
+            work.wait()
+        self.ready.clear()
+        self.works.clear()
+
+
+class WithItsOwnThread(Counting):
+    """One thread of concurrent.futures in place of collectives.start."""
+
+    def reset(self):
+        super().reset()
+        self.thread = ThreadPoolExecutor(1)
+
+    def start(self, bucket):
+        for p in bucket:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        flat = torch.cat([p.grad.flatten() for p in bucket])
+        self.works.append((bucket, flat, self.thread.submit(self.all_reduce, flat, self.group)))
+
+    def finish(self):
+        for bucket, flat, work in self.works:
+            work.result()
+            flat /= dist.get_world_size(self.group)
+            for p, piece in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                p.grad = piece.view_as(p)
+        self.thread.shutdown()
+
+
+WRONG = {
+    returns_libs: "called what it builds",
+    InheritsLibs: "called what it builds",
+    HoldsLibs: "called what it builds",
+    WeightsAsTheyAre: "weights not made equal",
+    NoBuffers: "weights not made equal",
+    HooksOnFrozen: "hooks on frozen parameters",
+    HookBeforeGrad: "the hook comes before the gradient",
+    HookBeforeGradZeros: "a bucket leaves too early",
+    NoneIsNoGradient: "a parameter without gradient",
+    LeavesUnusedOut: "zeros left out",
+    DividesByTheWorld: "the group is not used",
+    ForgetsTheGroup: "the group is not used",
+    NeverWaits: "does not wait",
+    WaitsForTheFirst: "does not wait",
+    OnlyCompleteBuckets: "what is left is not sent",
+    InOrderOfCompletion: "in the order of completion",
+    DividesTwice: "divided twice",
+    DoesNotDivide: "not divided",
+    NeverResets: "left over from the step before",
+    ResetsTheCountsOnly: "left over from the step before",
+    DropsTheLastBucket: "what is left is not sent",
+    LeavesWithTheFirst: "a bucket leaves too early",
+    PutsBackInReverse: "a bucket leaves too early",
+    AnotherAllReduce: "another all-reduce",
+    SendsItTwice: "sent twice, or frozen ones too",
+    OnePerParameter: "one message per parameter",
+    OneLargeBucket: "more than `capacity`",
+    InForwardOrder: "buckets in the order of forward",
+    AllAtTheEnd: "everything at the end",
+    InTheHook: "backward waits for the network",
+    WaitsInTheHook: "backward waits for the network",
+    WithoutNoSync: "no_sync is missing",
+    NoSyncDoesNothing: "no_sync still sends",
+    CountsInsideNoSync: "no_sync counts",
+    NotWritten: "not written",
+}
+
+RIGHT = [Counting, WithSets, WithItsOwnThread, as_an_answer(overlapped.OverlappedDataParallel)]
