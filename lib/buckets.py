@@ -42,8 +42,14 @@ def flatten(tensors):
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
+def slots(flat, tensors):
+    """The pieces of `flat` (n,) in the shapes of `tensors`: views, so to write into one is to write into `flat`."""
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+
+
 @torch.no_grad()
 def unflatten(flat, tensors):
     """Copy the pieces of `flat` (n,) back into `tensors`, the inverse of `flatten`."""
-    for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-        tensor.copy_(piece.view_as(tensor))
+    for tensor, slot in zip(tensors, slots(flat, tensors), strict=True):
+        tensor.copy_(slot)

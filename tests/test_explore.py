@@ -1,5 +1,7 @@
 """The static figure comes first and is all there is under LAB_STATIC; a slider redraws it."""
 
+import sys
+
 import ipywidgets
 import nbformat
 import pytest
@@ -8,6 +10,8 @@ from nbclient import NotebookClient
 from lib import explore, plots
 
 EXPLORERS = {
+    "data_parallel_step": explore.draw_data_parallel_step,
+    "scaling_explorer": explore.draw_scaling,
     "all_reduce_cost": explore.draw_all_reduce_cost,
     "model_memory": explore.draw_model_memory,
     "ring_against_hierarchical": explore.draw_ring_against_hierarchical,
@@ -32,7 +36,8 @@ def test_a_slider_that_moves_gives_a_new_image():
 def sliders_of(name, monkeypatch):
     """The box that a live kernel would get, and the list that fills with what its sliders draw."""
     made, seen = [], []
-    monkeypatch.setattr(explore, "explore", lambda draw, **choices: made.append((draw, choices)))
+    room = sys.modules[getattr(explore, name).__module__]
+    monkeypatch.setattr(room, "explore", lambda draw, **choices: made.append((draw, choices)))
     getattr(explore, name)()
     ((draw, choices),) = made
     return explore.sliders(draw, seen.append, **choices), seen
@@ -65,6 +70,23 @@ def test_who_wins_changes_with_the_sliders():
     assert "All of these fit in one H200" in explore.draw_model_memory().alt
     assert "None of these fits" in explore.draw_model_memory(parameters=175 * 10**9).alt
     assert "All of these fit" in explore.draw_model_memory(175 * 10**9, ranks_that_share_the_state=64).alt
+
+
+def test_overlap_and_a_larger_batch_hide_more():
+    step = explore.draw_data_parallel_step
+    assert "overlapped, 1 rank: 262 ms, 183 ms of communication per rank, 44% of it hidden" in step().alt
+    assert "75% of it hidden" in step(tokens_per_rank=16_384).alt  # 3 of 4 buckets: from the critical batch on
+    assert "98% of it hidden" in step(tokens_per_rank=16_384, buckets=64).alt
+    assert "Overlapped: 0% of communication hidden" in step(buckets=1).alt
+    for fits, parameters in (("14,004 tokens", 13_000_000_000), ("14,043 tokens", 1_300_000_000)):
+        assert fits in step(parameters=parameters).alt  # nearly the same: a model's size cancels but for latency
+
+
+def test_weak_scaling_lasts_longer_than_strong():
+    assert "On 1,024 ranks weak scaling (overlapped) keeps 71%, strong" in explore.draw_scaling().alt.replace(
+        " of perfect", ""
+    )
+    assert "weak scaling (overlapped) keeps 99%" in explore.draw_scaling(bandwidth=1e11, tokens_per_rank=131_072).alt
 
 
 @pytest.mark.parametrize(
@@ -115,9 +137,9 @@ def test_a_live_kernel_shows_the_same_figure_first_then_sliders(monkeypatch):
 def test_in_a_live_kernel_a_slider_replaces_the_figure_that_is_shown(monkeypatch):
     monkeypatch.setenv("LAB_STATIC", "0")
     cells = [
-        "from lib import explore\nmade = []\nplain = explore.sliders\n"
+        "from lib import explore\nfrom lib.explore import show\nmade = []\nplain = show.sliders\n"
         "def keep(*args, **kwargs):\n    made.append(plain(*args, **kwargs))\n    return made[0]\n"
-        "explore.sliders = keep\nexplore.all_reduce_cost()",
+        "show.sliders = keep\nexplore.all_reduce_cost()",
         "made[0].children[0].value = 1024",
     ]
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])

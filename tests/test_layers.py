@@ -6,7 +6,7 @@ import pathlib
 LIB = pathlib.Path(__file__).parents[1] / "lib"
 LEDGER = {"backend", "ledger"}
 COLLECTIVES = LEDGER | {"collectives"}
-SHARED = {"model", "text", "buckets", "precision", "recompute", "clip", "checkpoint"}
+SHARED = {"model", "text", "buckets", "precision", "recompute", "clip", "checkpoint", "paced"}
 PARALLEL = {"data_parallel", "pipeline", "tensor_parallel", "zero", "moe"}
 BELOW_PARALLEL = COLLECTIVES | SHARED
 MAY_IMPORT = {

@@ -1,7 +1,8 @@
 """What training costs, in bytes, operations and seconds. Pure Python: no torch, no ranks.
 
-state.py      bytes of weights, gradients and optimizer state
-compute.py    operations per token, and days of training
+state.py          bytes of weights, gradients and optimizer state
+compute.py        operations per token, and days of training
+data_parallel.py  seconds of a step of data parallelism, and how it scales
 """
 
 from lib.cost.compute import training_days

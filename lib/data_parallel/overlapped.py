@@ -5,8 +5,10 @@
     communication                          [= bucket 0 =][= bucket 1 =][= bucket 2 =]
                                                                    ^ only this much is exposed
 
-autograd calls a hook when a parameter's gradient is complete. The hook of a bucket's last gradient starts the bucket's
-all-reduce on the communication thread (`collectives.start`).
+autograd calls a hook when a parameter's gradient is complete. Each bucket has a flat tensor with a slot for each of its
+parameters. The hook moves g/N into its slot: the sum of these over the ranks is the mean. The last hook of a bucket
+starts the bucket's all-reduce on the communication thread (`collectives.start`). In the end the slots become the
+parameters' `.grad`: nothing is copied back.
 
 All ranks must start the same buckets in the same order, but need not use the same parameters: on a rank where bucket 1
 is complete and bucket 0 is not, bucket 1 waits. What is still not started when backward has ended, `average_gradients`
@@ -19,21 +21,26 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.buckets import CAPACITY, flatten, plan_buckets, unflatten
-from lib.data_parallel.replicate import Replicated, gradient
+from lib.buckets import CAPACITY, flatten, plan_buckets, slots
+from lib.data_parallel.replicate import Replicated
 
 
 class OverlappedDataParallel(Replicated):
     """`module` on every rank; backward starts the all-reduce of a bucket as soon as its gradients are there.
 
     all_reduce runs on the communication thread: until `average_gradients` has returned, the group is in use there.
+    The tensors in `.grad` are used again in the next step: clone one that you want to keep.
     Raises RuntimeError from backward, if a gradient changes after its bucket has left.
     """
 
     def __init__(self, module, group=None, all_reduce=collectives.all_reduce, capacity=CAPACITY):
         super().__init__(module, group, all_reduce)
         self.buckets = plan_buckets(self.trained(), capacity)
-        self.bucket_of = {p: i for i, bucket in enumerate(self.buckets) for p in bucket}
+        self.flats = [flatten([torch.zeros_like(p) for p in bucket]) for bucket in self.buckets]  # (n,) each
+        self.bucket_of, self.slot_of = {}, {}
+        for i, bucket in enumerate(self.buckets):
+            self.bucket_of |= dict.fromkeys(bucket, i)
+            self.slot_of |= zip(bucket, slots(self.flats[i], bucket), strict=True)
         self.syncs = True
         self._begin_step()
         for parameter in self.bucket_of:
@@ -50,7 +57,7 @@ class OverlappedDataParallel(Replicated):
 
     def _begin_step(self):
         self.missing = [set(bucket) for bucket in self.buckets]  # per bucket: the gradients that are not ready
-        self.started = []  # [(flat, work)], of the buckets 0, 1, ... that have left
+        self.works = []  # of the buckets 0, 1, ... that have left
 
     def _gradient_is_ready(self, parameter):
         if not self.syncs:
@@ -62,21 +69,31 @@ class OverlappedDataParallel(Replicated):
                 f"{tuple(parameter.shape)} parameter already. Call model.average_gradients() after backward; to "
                 "accumulate over micro-batches, run all but the last backward inside `with model.no_sync():`"
             )
-        self.missing[bucket].remove(parameter)
-        while len(self.started) < len(self.buckets) and not self.missing[len(self.started)]:
+        self._fill_slot(parameter)
+        while len(self.works) < len(self.buckets) and not self.missing[len(self.works)]:
             self._start_next()
-
-    def _start_next(self):
-        flat = flatten([gradient(parameter) for parameter in self.buckets[len(self.started)]])  # (n,)
-        self.started.append((flat, collectives.start(self.all_reduce, flat, self.group)))
 
     @torch.no_grad()
+    def _fill_slot(self, parameter):
+        slot = self.slot_of[parameter]
+        if parameter.grad is None:
+            slot.zero_()  # not used on this rank
+        else:
+            torch.div(parameter.grad, dist.get_world_size(self.group), out=slot)  # g/N
+        parameter.grad = None  # it is on its way
+        self.missing[self.bucket_of[parameter]].remove(parameter)
+
+    def _start_next(self):
+        self.works.append(collectives.start(self.all_reduce, self.flats[len(self.works)], self.group))
+
     def average_gradients(self):
-        """Wait for the buckets, and put the means into `.grad`. Call it after backward, before the optimizer."""
-        while len(self.started) < len(self.buckets):
+        """Wait until the mean is in every `.grad`. Call it after backward, before the optimizer."""
+        while len(self.works) < len(self.buckets):
+            for parameter in tuple(self.missing[len(self.works)]):
+                self._fill_slot(parameter)
             self._start_next()
-        for bucket, (flat, work) in zip(self.buckets, self.started, strict=True):
+        for work in self.works:
             work.wait()
-            flat /= dist.get_world_size(self.group)
-            unflatten(flat, [gradient(parameter) for parameter in bucket])
+        for parameter, slot in self.slot_of.items():
+            parameter.grad = slot
         self._begin_step()

@@ -6,6 +6,7 @@ The file holds the function, the functions and values of the notebook that it us
 """
 
 import ast
+import dis
 import inspect
 import linecache
 import os
@@ -119,7 +120,8 @@ def _methods(cls):
 
 
 def _global_names(code):
-    yield from code.co_names
+    """The globals that the code reads (its co_names hold the names of attributes too)."""
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             yield from _global_names(const)

@@ -15,8 +15,10 @@ The same data give the same bytes: a notebook executed again stores the same ima
     traffic.py    traffic_matrix: who sent how much to whom     chunks.py    ring: chunks summed and passed on
     lanes.py      timeline: what each rank did and when         curves.py    cost_curves: time against size
     messages.py   message_rounds: who sends when                links.py     topology: how fast links really are
-    circle.py     ranks on a circle, arrows                     loss.py      loss_curve
+    circle.py     ranks on a circle, arrows                     loss.py      loss_curve, loss_curves
     waits.py      waits_for: a deadlock's cycle
+    steps.py      step_timeline: compute and communication      scaling.py   scaling, communication_share
+    server.py     server_traffic: a server against a ring       precision.py underflow, gradient_range: fp16
 """
 
 from lib.plots.chunks import ring
@@ -24,10 +26,14 @@ from lib.plots.curves import cost_curves
 from lib.plots.labels import scale, short, spread
 from lib.plots.lanes import timeline
 from lib.plots.links import topology
-from lib.plots.loss import loss_curve
+from lib.plots.loss import loss_curve, loss_curves
 from lib.plots.memory import memory_parts, walls
 from lib.plots.messages import matched, message_rounds, rounds
+from lib.plots.precision import gradient_range, underflow
 from lib.plots.product import four_ways
+from lib.plots.scaling import communication_share, scaling
+from lib.plots.server import server_traffic
+from lib.plots.steps import hidden_share, step_timeline
 from lib.plots.style import (
     ALARM,
     FAINT,
@@ -45,8 +51,9 @@ from lib.plots.traffic import traffic_claim, traffic_matrix
 from lib.plots.waits import find_cycle, waits_for
 
 __all__ = [
-    "ALARM", "FAINT", "INK", "OP_COLOR", "PAPER", "RANK_COLORS", "Drawing", "cost_curves", "find_cycle", "finish",
-    "four_ways", "loss_curve", "matched", "memory_parts", "message_rounds", "on_color", "rank_color", "ring", "rounds",
-    "scale", "short", "spread", "styled", "timeline", "topology", "traffic_claim", "traffic_matrix", "waits_for",
-    "walls",
+    "ALARM", "FAINT", "INK", "OP_COLOR", "PAPER", "RANK_COLORS", "Drawing", "communication_share", "cost_curves",
+    "find_cycle", "finish", "four_ways", "gradient_range", "hidden_share", "loss_curve", "loss_curves", "matched",
+    "memory_parts", "message_rounds", "on_color", "rank_color", "ring", "rounds", "scale", "scaling", "server_traffic",
+    "short", "spread", "step_timeline", "styled", "timeline", "topology", "traffic_claim", "traffic_matrix",
+    "underflow", "waits_for", "walls",
 ]  # fmt: skip

@@ -56,3 +56,71 @@ def loss_curve(steps, losses, entropy, others=None, title=None):
         )
         + f". A dashed line marks the unigram entropy, {entropy:.2f} nats per character.",
     )
+
+
+@styled
+def loss_curves(runs, entropy=None, xlabel="step", title=None, note=""):
+    """The losses of several runs, from a broad line to a narrow one, so that equal ones are all seen.
+
+    runs: {"one process": (x, losses), "4 ranks": (x, losses), ...}, the first the one to compare with; losses in nats
+    per character. entropy: of the text's single characters, a dashed line. xlabel: what x counts.
+    note: a sentence to begin the caption with.
+    """
+    for name, (x, y) in runs.items():
+        if np.ndim(x) != 1 or np.shape(x) != np.shape(y) or len(x) == 0:
+            raise ValueError(f"{name}: x {np.shape(x)} and losses {np.shape(y)} must be two lists of one length")
+        if not np.isfinite(y).all():
+            raise ValueError(f"{name}: loss {np.asarray(y)[~np.isfinite(y)][0]} cannot be drawn: did the run diverge?")
+    if not 2 <= len(runs) <= len(RANK_COLORS):
+        raise ValueError(f"{len(runs)} runs: 2 to {len(RANK_COLORS)} can be told apart")
+    figure = Figure(figsize=(8, 3.8))
+    axes = figure.add_subplot()
+    apart = _apart(runs)
+    same = apart is not None and apart < 1e-3
+    for i, (x, y) in enumerate(runs.values()):
+        width = 9 - 7.5 * i / (len(runs) - 1) if same else 1.8
+        axes.plot(x, y, color=RANK_COLORS[i], lw=width, solid_capstyle="butt", zorder=2 + i)
+    ends = [(float(y[-1]), f"{name} {y[-1]:.3f}", RANK_COLORS[i]) for i, (name, (_, y)) in enumerate(runs.items())]
+    every = [value for _, y in runs.values() for value in y] + ([] if entropy is None else [entropy])
+    low, high = min(every), max(every)
+    if entropy is not None:
+        axes.axhline(entropy, color=FAINT, ls=(0, (5, 3)), lw=1.4)
+        ends.append((entropy, f"unigram entropy {entropy:.3f}", FAINT))
+    axes.set(
+        ylim=(low - 0.06 * (high - low or 1), high + 0.06 * (high - low or 1)),
+        xlim=(min(x[0] for x, _ in runs.values()), max(x[-1] for x, _ in runs.values())),
+        xlabel=xlabel, ylabel="loss (nats per character)",
+    )  # fmt: skip
+    for y, (_, text, color) in zip(spread([e[0] for e in ends], 0.085 * (high - low or 1)), ends, strict=True):
+        axes.annotate(text, (1.015, y), xycoords=("axes fraction", "data"), color=color, va="center", weight="bold")
+    axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
+    axes.set_axisbelow(True)
+    final = {name: float(y[-1]) for name, (_, y) in runs.items()}
+    best, worst = min(final, key=final.get), max(final, key=final.get)
+    if same:
+        claim = f"{len(runs)} runs, one curve: no loss differs by more than {_exponent(apart)} of its value"
+    else:
+        claim = f"{best} ends lowest, at {final[best]:.2f}; {worst} at {final[worst]:.2f}"
+    return finish(
+        figure,
+        title or claim,
+        f"{note} {'The lines lie on each other, the first the broadest.' * same}".strip() or f"Loss against {xlabel}.",
+        f"Line chart of loss against {xlabel}. {claim}. {note} "
+        + "; ".join(
+            f"{name} falls from {y[0]:.3f} at {x[0]:,} to {y[-1]:.3f} at {x[-1]:,}" for name, (x, y) in runs.items()
+        )
+        + ("." if entropy is None else f". A dashed line marks the unigram entropy, {entropy:.3f} nats per character."),
+    )
+
+
+def _apart(runs):
+    """The largest difference to the first run's loss, as a share of that; None where the runs have other x."""
+    (x, reference), *others = runs.values()
+    if any(list(other) != list(x) for other, _ in others):
+        return None
+    return max(float(np.max(np.abs(np.subtract(y, reference)) / np.abs(reference))) for _, y in others)
+
+
+def _exponent(share):
+    """0.0000123 -> "1e-05", rounded up to one digit; 0 stays 0."""
+    return "0" if share == 0 else f"{share * 1.0000001:.0e}"

@@ -131,7 +131,7 @@ def some_layers(used_by):
         net.zero_grad()
         if used:
             net(data(), used).backward()
-        started = len(net.started)
+        started = len(net.works)
         net.average_gradients()
         seen.append((started, [n // WIDTH for n in order], [layer.weight.grad for layer in net.module.layers]))
         order.clear()
@@ -214,16 +214,16 @@ def no_sync_nests():
         with net.no_sync():
             net(data()).sum().backward()
         net(data()).sum().backward()
-        quiet = len(net.started)
+        quiet = len(net.works)
         try:
             with net.no_sync():
                 raise KeyError
         except KeyError:
             pass
         net(data()).sum().backward()
-        quiet += len(net.started)
+        quiet += len(net.works)
     net(data()).sum().backward()
-    started = len(net.started)
+    started = len(net.works)
     net.average_gradients()
     return quiet, started
 

@@ -1,75 +1,13 @@
-"""A figure with sliders: the static figure first, and sliders below it where a live kernel can serve them.
-
-    explore(draw, ranks=[2, 4, 8], size=[1e3, 1e6, 1e9])     draw(ranks=2..., size=...) -> a Drawing of lib.plots
-
-The figure is an ordinary output of the cell: it is stored in the notebook, and is all that a reader on a web page sees.
-A slider redraws that same output in place. With LAB_STATIC=1 in the environment, as when notebooks are executed to be
-stored, there are no sliders, and the same code gives the same bytes.
-
-The explorers of Lab 0 are below: `all_reduce_cost`, `model_memory`, `ring_against_hierarchical`.
-"""
-
-import inspect
-import os
+"""The explorers of Lab 0: what an all-reduce costs, what fills the memory, and when a hierarchy pays off."""
 
 import numpy as np
-from IPython import get_ipython
-from IPython.display import display
 
 from lib import plots
 from lib.collectives.cost import COST, hierarchical_time
 from lib.cost.published import table
 from lib.cost.state import RECIPES
+from lib.explore.show import explore
 from lib.plots.curves import size_in_words, time_in_words
-
-
-def explore(draw, **choices):
-    """Show draw() with its own defaults, then a slider for each of `choices`, which redraws it.
-
-    draw: returns a Drawing; each of its parameters that has a slider has a default.
-    choices: name -> the values its slider steps through, or {"how it reads": value, ...}; the default is one of them.
-    Raises ValueError for a name that `draw` does not have, or choices without its default.
-    """
-    defaults = {name: p.default for name, p in inspect.signature(draw).parameters.items()}
-    for name, values in choices.items():
-        if name not in defaults or defaults[name] not in _values(values):
-            known = ", ".join(f"{n}={d!r}" for n, d in defaults.items())
-            raise ValueError(
-                f"{name}: {list(_values(values))} must hold the default of that parameter of draw({known})"
-            )
-    shown = display(draw(), display_id=True)
-    if os.environ.get("LAB_STATIC") == "1" or getattr(get_ipython(), "kernel", None) is None:
-        return
-    display(sliders(draw, shown.update, **choices))
-
-
-def sliders(draw, update, **choices):
-    """A box of ipywidgets sliders: when one moves, `update` gets draw's new Drawing."""
-    import ipywidgets  # here, because without a kernel to serve them nobody needs widgets
-
-    start = inspect.signature(draw).parameters
-    controls = {
-        name: ipywidgets.SelectionSlider(
-            options=list(values.items()) if isinstance(values, dict) else values, value=start[name].default,
-            description=name.replace("_", " "), continuous_update=False,  # a drawing per stop, not per pixel
-            style={"description_width": "10em"}, layout={"width": "34em"},
-        )
-        for name, values in choices.items()
-    }  # fmt: skip
-
-    def redraw(_):
-        update(draw(**{name: control.value for name, control in controls.items()}))
-
-    for control in controls.values():
-        control.observe(redraw, names="value")
-    return ipywidgets.VBox(list(controls.values()))
-
-
-def _values(choices):
-    return choices.values() if isinstance(choices, dict) else choices
-
-
-# --- the explorers of Lab 0 ------------------------------------------------------------------------------------------
 
 SIZES = {size_in_words(10.0**e): 10.0**e for e in range(3, 11)}  # of a tensor, bytes
 LATENCIES = {time_in_words(s): s for s in (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 1e-2)}  # seconds per message

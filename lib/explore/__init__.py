@@ -1,0 +1,31 @@
+"""A figure with sliders: the static figure first, and sliders below it where a live kernel can serve them.
+
+    explore(draw, ranks=[2, 4, 8], size=[1e3, 1e6, 1e9])     draw(ranks=2..., size=...) -> a Drawing of lib.plots
+
+The figure is an ordinary output of the cell: it is stored in the notebook, and is all that a reader on a web page sees.
+A slider redraws that same output in place. With LAB_STATIC=1 in the environment, as when notebooks are executed to be
+stored, there are no sliders, and the same code gives the same bytes.
+
+    show.py    explore, sliders
+    lab0.py    all_reduce_cost, model_memory, ring_against_hierarchical
+    lab1.py    data_parallel_step, scaling_explorer
+
+Each explorer has its figure beside it: `draw_model_memory(parameters=...)` is what `model_memory()` shows.
+"""
+
+from lib.explore.lab0 import (
+    all_reduce_cost,
+    draw_all_reduce_cost,
+    draw_model_memory,
+    draw_ring_against_hierarchical,
+    model_memory,
+    ring_against_hierarchical,
+)
+from lib.explore.lab1 import data_parallel_step, draw_data_parallel_step, draw_scaling, scaling_explorer
+from lib.explore.show import explore, sliders
+
+__all__ = [
+    "all_reduce_cost", "data_parallel_step", "draw_all_reduce_cost", "draw_data_parallel_step", "draw_model_memory",
+    "draw_ring_against_hierarchical", "draw_scaling", "explore", "model_memory", "ring_against_hierarchical",
+    "scaling_explorer", "sliders",
+]  # fmt: skip

@@ -1,0 +1,53 @@
+"""A figure with sliders: the static figure first, and sliders below it where a live kernel can serve them."""
+
+import inspect
+import os
+
+from IPython import get_ipython
+from IPython.display import display
+
+
+def explore(draw, **choices):
+    """Show draw() with its own defaults, then a slider for each of `choices`, which redraws it.
+
+    draw: returns a Drawing; each of its parameters that has a slider has a default.
+    choices: name -> the values its slider steps through, or {"how it reads": value, ...}; the default is one of them.
+    Raises ValueError for a name that `draw` does not have, or choices without its default.
+    """
+    defaults = {name: p.default for name, p in inspect.signature(draw).parameters.items()}
+    for name, values in choices.items():
+        if name not in defaults or defaults[name] not in _values(values):
+            known = ", ".join(f"{n}={d!r}" for n, d in defaults.items())
+            raise ValueError(
+                f"{name}: {list(_values(values))} must hold the default of that parameter of draw({known})"
+            )
+    shown = display(draw(), display_id=True)
+    if os.environ.get("LAB_STATIC") == "1" or getattr(get_ipython(), "kernel", None) is None:
+        return
+    display(sliders(draw, shown.update, **choices))
+
+
+def sliders(draw, update, **choices):
+    """A box of ipywidgets sliders: when one moves, `update` gets draw's new Drawing."""
+    import ipywidgets  # here, because without a kernel to serve them nobody needs widgets
+
+    start = inspect.signature(draw).parameters
+    controls = {
+        name: ipywidgets.SelectionSlider(
+            options=list(values.items()) if isinstance(values, dict) else values, value=start[name].default,
+            description=name.replace("_", " "), continuous_update=False,  # a drawing per stop, not per pixel
+            style={"description_width": "10em"}, layout={"width": "34em"},
+        )
+        for name, values in choices.items()
+    }  # fmt: skip
+
+    def redraw(_):
+        update(draw(**{name: control.value for name, control in controls.items()}))
+
+    for control in controls.values():
+        control.observe(redraw, names="value")
+    return ipywidgets.VBox(list(controls.values()))
+
+
+def _values(choices):
+    return choices.values() if isinstance(choices, dict) else choices

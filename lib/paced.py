@@ -1,0 +1,89 @@
+"""Paced devices: layers that wait instead of computing, so that two cores can show what eight devices would do.
+
+    a device        [== forward ==][==== backward ====]     its own processor is busy
+    a paced rank    [..  sleep  ..][....  sleep   ....]     the machine's cores are free for the other ranks
+
+Ranks that compute share the machine's cores: eight of them on two cores are four times slower than two, and say nothing
+about eight devices. Ranks that sleep do not disturb each other. All else is real: parameters, gradients, buckets,
+messages; so the same wrappers run on it, and its gradients can be compared with those of one process. With
+`collectives.slow_link` the network is paced too, and a step takes as long as a formula says, or the formula is wrong.
+
+    y       = x (1 + mean(w))             forward     x (B, ...), w (n,)
+    dL/dx   = g (1 + mean(w))             backward    g = dL/dy
+    dL/dw_i = sum(g x) / n                            depends on this rank's rows
+
+The arithmetic is part of the set time, as long as it is shorter. A sleep ends a little late, by about 0.1 ms, more on a
+machine that has other things to do: choose times of milliseconds.
+"""
+
+import contextlib
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class PacedLayer(nn.Module):
+    """x (B, ...) -> (B, ...), of the same shape: a layer of `n_parameters` parameters that takes the time it is told.
+
+    forward_seconds, backward_seconds: per row of x, so that a rank with half the rows takes half the time.
+    The weight starts at zero, where the layer's output is its input.
+    """
+
+    def __init__(self, n_parameters, forward_seconds, backward_seconds):
+        """Raises ValueError for a layer without parameters, or for a time below 0."""
+        super().__init__()
+        if n_parameters < 1 or min(forward_seconds, backward_seconds) < 0:
+            raise ValueError(
+                f"n_parameters={n_parameters}, forward_seconds={forward_seconds}, backward_seconds={backward_seconds}: "
+                "use at least 1 parameter, and times of 0 or more"
+            )
+        self.weight = nn.Parameter(torch.zeros(n_parameters))  # (n,)
+        self.forward_seconds, self.backward_seconds = forward_seconds, backward_seconds
+
+    def forward(self, x):
+        return Paced.apply(x, self.weight, len(x) * self.forward_seconds, len(x) * self.backward_seconds)
+
+
+class Paced(torch.autograd.Function):
+    """y = x (1 + mean(w)), each way not before its time is over."""
+
+    @staticmethod
+    def forward(ctx, x, weight, forward_seconds, backward_seconds):
+        with at_least(forward_seconds):
+            ctx.save_for_backward(x, weight)
+            ctx.seconds = backward_seconds
+            return x * (1 + weight.mean())
+
+    @staticmethod
+    def backward(ctx, g):
+        with at_least(ctx.seconds):
+            x, weight = ctx.saved_tensors
+            of_each = (g * x).sum() / weight.numel()  # ()
+            return g * (1 + weight.mean()), of_each.repeat(weight.numel()), None, None
+
+
+@contextlib.contextmanager
+def at_least(seconds):
+    """The block, and then sleep until `seconds` have passed since it began."""
+    began = time.monotonic()
+    yield
+    time.sleep(max(0.0, began + seconds - time.monotonic()))
+
+
+class Spans(list):
+    """What this rank did, and when: [(rank, lane, label, begin, end), ...], as `plots.step_timeline` draws it.
+
+        spans = Spans()
+        with spans("compute", "backward"):
+            loss.backward()
+
+    Times are seconds of a clock that all ranks of a machine share. A lane holds one thing at a time.
+    """
+
+    @contextlib.contextmanager
+    def __call__(self, lane, label):
+        began = time.monotonic()
+        yield
+        self.append((dist.get_rank(), lane, label, began, time.monotonic()))

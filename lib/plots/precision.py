@@ -1,0 +1,135 @@
+"""What 16 bits lose: updates too small for a weight, and gradients too small for fp16 altogether."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from lib.plots.labels import spread
+from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, finish, styled
+
+# fp16: 5 bits of exponent, 10 of fraction. Below the smallest normal number digits are lost one by one.
+SMALLEST, SMALLEST_NORMAL, LARGEST = 2.0**-24, 2.0**-14, 65504.0
+
+
+@styled
+def underflow(values, title=None, note=""):
+    """The value of one parameter over many small updates, a line per way to store it.
+
+    values: {"fp32": (steps + 1,), "fp16": ..., "fp16 with an fp32 master": ...}, the first the one to compare with.
+    note: a sentence to begin the caption with, such as the size of an update.
+    """
+    values = {name: np.asarray(y, dtype=float) for name, y in values.items()}
+    if not 2 <= len(values) <= len(RANK_COLORS) or len({y.shape for y in values.values()}) != 1:
+        raise ValueError(
+            f"{ {name: y.shape for name, y in values.items()} }: give 2 to {len(RANK_COLORS)} lists of one length"
+        )
+    figure = Figure(figsize=(8, 3.6))
+    axes = figure.add_subplot()
+    (truth, right), *_ = values.items()
+    steps, moved = len(right) - 1, right[-1] - right[0]
+    if steps < 1 or moved == 0:
+        raise ValueError(f"{truth}: {steps} steps that move it by {moved:g}; give at least one, that moves it")
+    share = {name: (y[-1] - y[0]) / moved for name, y in values.items()}  # of the way that it should go
+    for i, y in enumerate(values.values()):
+        # From broad to narrow, so that equal lines are all seen.
+        axes.plot(y, color=RANK_COLORS[i], lw=10 * 0.6**i, solid_capstyle="butt", zorder=2 + i)
+    low, high = min(y.min() for y in values.values()), max(y.max() for y in values.values())
+    axes.set(xlim=(0, steps), ylim=(low - 0.08 * (high - low), high + 0.08 * (high - low)))
+    for i, (y, name) in enumerate(zip(spread([y[-1] for y in values.values()], 0.095 * (high - low)), values,
+                                      strict=True)):  # fmt: skip
+        axes.annotate(f"{name}: {share[name]:.0%}", (1.015, y), xycoords=("axes fraction", "data"),
+                      color=RANK_COLORS[i], va="center", weight="bold")  # fmt: skip
+    axes.set(xlabel="step", ylabel="value of the parameter")
+    axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
+    axes.set_axisbelow(True)
+    lost = [name for name in values if abs(share[name]) < 0.01]
+    claim = (
+        f"{' and '.join(lost)}: after {steps:,} updates the parameter has not moved"
+        if lost
+        else f"After {steps:,} updates every copy has moved"
+    )
+    return finish(
+        figure,
+        title or claim,
+        f"{note} In percent: how far it went, of the way that it goes in {truth}.".strip(),
+        f"Value of one parameter over {steps:,} updates. {claim}. {note} "
+        + "; ".join(f"{name} from {y[0]:.6g} to {y[-1]:.6g}, {share[name]:.0%}" for name, y in values.items())
+        + ".",
+    )
+
+
+@styled
+def gradient_range(gradients, scale, title=None, note=""):
+    """How large gradients are, against what fp16 can hold: as they are, and times `scale`, one strip each.
+
+    gradients: (n,) numbers, all gradients of a model; zeros are left out, because no scale helps them.
+    scale: the factor of a loss scaler, such as 2.0 ** 16. note: a sentence to begin the caption with.
+    """
+    gradients = np.abs(np.asarray(gradients, dtype=np.float64).ravel())
+    gradients = gradients[gradients > 0]
+    if len(gradients) == 0 or not np.isfinite(gradients).all() or not scale > 1:
+        raise ValueError(
+            f"{len(gradients)} gradients that are not zero, scale {scale}: give finite ones, and a scale above 1"
+        )
+    strips = {"as they are": gradients, f"times {scale:,.0f}": gradients * scale}
+    fate = {name: _fate(g) for name, g in strips.items()}
+    first = -36.0  # what is smaller still is drawn there
+    last = np.ceil(max(np.log2(strips[list(strips)[1]].max()), 16)) + 1
+    edges = np.arange(first, last + 1)
+
+    figure = Figure(figsize=(8, 3.7))
+    panels = figure.subplots(2, sharex=True, sharey=True)
+    zero, subnormal, overflow = np.log2(SMALLEST) - 1, np.log2(SMALLEST_NORMAL), np.log2(LARGEST)
+    bands = ((first, zero, "#ecc4c9", "becomes 0"), (zero, subnormal, "#f4e3c3", "loses digits"),
+             (overflow, last, "#ecc4c9", "becomes inf"))  # fmt: skip
+    for axes, (name, g) in zip(panels, strips.items(), strict=True):
+        percent = 100 * np.histogram(np.log2(g).clip(first), edges)[0] / len(g)
+        for begin, end, color, _ in bands:
+            axes.axvspan(begin, end, color=color, lw=0, zorder=0)
+        axes.bar(edges[:-1] + 0.5, percent, width=0.9, color=OP_COLOR["F"], ec=RANK_COLORS[0], lw=0.6, zorder=2)
+        axes.set_title(
+            f"{name}: {fate[name]['zero']:.2%} become 0, {fate[name]['subnormal']:.1%} lose digits"
+            + f", {fate[name]['inf']:.2%} become inf" * (fate[name]["inf"] > 0),
+            loc="left", size=10, weight="bold", pad=3, color=ALARM if fate[name]["lost"] > 0.01 else INK,
+        )  # fmt: skip
+        axes.tick_params(axis="y", length=0)
+        axes.set_ylabel("% per\nfactor of 2", size=9)
+    top = panels[0].get_ylim()[1]
+    panels[0].set_ylim(0, 1.25 * top)
+    for begin, end, _, text in bands:
+        if end - begin >= 3:
+            panels[0].text((begin + end) / 2, 1.22 * top, text, ha="center", va="top", size=9, color=FAINT)
+    panels[0].text((subnormal + overflow) / 2, 1.22 * top, "normal numbers of fp16", ha="center", va="top", size=9,
+                   color=FAINT)  # fmt: skip
+    ticks = [e for e in range(-60, 30, 6) if first <= e <= last]
+    panels[1].set_xticks(ticks, [f"$2^{{{e}}}$" for e in ticks])
+    panels[1].set(xlim=(first, last), xlabel="size of a gradient")
+    before, after = (fate[name] for name in strips)
+    claim = (
+        f"In fp16 {before['lost']:.0%} of the gradients lose digits or become 0; times {scale:,.0f}, "
+        f"{after['lost']:.1%} do"
+    )
+    return finish(
+        figure,
+        title or claim,
+        f"{note} {len(gradients):,} gradients that are not zero. Red: lost. Yellow: fewer digits than fp16 can hold."
+        .strip(),
+        f"Two histograms of the sizes of {len(gradients):,} gradients on a logarithmic axis, against fp16's range: 0 "
+        f"below 2^-25, subnormal below 2^-14, infinite above 65504. {claim}. {note} "
+        + " ".join(
+            f"{name}: from 2^{np.log2(g.min()):.0f} to 2^{np.log2(g.max()):.0f}, median 2^{np.log2(np.median(g)):.0f}; "
+            f"{fate[name]['zero']:.2%} become 0, {fate[name]['subnormal']:.1%} subnormal, {fate[name]['inf']:.2%} inf."
+            for name, g in strips.items()
+        ),
+    )  # fmt: skip
+
+
+def _fate(gradients):
+    """What rounding to fp16 does, as shares of all: to 0, to a subnormal number, to infinity; lost: the first two."""
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = gradients.astype(np.float16).astype(np.float64)
+    return {
+        "zero": float((rounded == 0).mean()),
+        "subnormal": float(((rounded > 0) & (rounded < SMALLEST_NORMAL)).mean()),
+        "inf": float(np.isinf(rounded).mean()),
+        "lost": float((rounded < SMALLEST_NORMAL).mean()),
+    }

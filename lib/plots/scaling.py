@@ -1,0 +1,187 @@
+"""Scaling: throughput against the number of ranks, and the share of a step that is exposed communication."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from lib.plots.labels import short, spread
+from lib.plots.style import FAINT, OP_COLOR, RANK_COLORS, finish, styled
+
+DASHED = (0, (5, 2.5))
+
+
+@styled
+def scaling(measured, predicted, title=None, note="", at=None):
+    """A panel per kind of scaling: how many times the throughput of one rank, against the number of ranks.
+
+    measured, predicted: {"strong": {"20 MB/s": (ranks, throughput), ...}, "weak": {...}}; either may be {}, a panel
+    per kind and a colour per link. Throughput in whatever unit, such as rows per second, and beginning with one rank.
+    at: a number of ranks, to be marked (a slider's). note: a sentence to begin the caption with.
+    """
+    kinds = list(dict.fromkeys([*measured, *predicted]))
+    if not kinds:
+        raise ValueError("no measured and no predicted throughput: there is nothing to draw")
+    speedup = {}  # (kind, "measured" or "predicted", link) -> (ranks, times one rank's throughput)
+    for how, of_kind in (("measured", measured), ("predicted", predicted)):
+        for kind, of_link in of_kind.items():
+            for link, (ranks, throughput) in of_link.items():
+                _same_length(f"{kind}, {link}", ranks, throughput)
+                if ranks[0] != 1:
+                    raise ValueError(f"{kind}, {link}: begins with {ranks[0]} ranks; begin with 1, to compare with")
+                speedup[kind, how, link] = ranks, [t / throughput[0] for t in throughput]
+    links = list(dict.fromkeys(link for *_, link in speedup))
+    color = dict(zip(links, RANK_COLORS, strict=False))
+    most = max(ranks[-1] for ranks, _ in speedup.values())
+    low, high = 0.9 * min(1.0, *(min(times) for _, times in speedup.values())), 1.2 * most
+
+    figure = Figure(figsize=(8, 3.9))
+    panels = figure.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
+    for axes, kind in zip(panels, kinds, strict=True):
+        axes.set(xscale="log", yscale="log", xlabel="ranks", xlim=(0.93, 1.08 * most), ylim=(low, high))
+        axes.plot([1, most], [1, most], color=FAINT, lw=1.2, zorder=1)
+        axes.annotate("perfect", (most**0.5, most**0.5), xytext=(-4, 4), textcoords="offset points", color=FAINT,
+                      ha="right", size=9)  # fmt: skip
+        ends = {}
+        for (of, how, link), (ranks, times) in speedup.items():
+            if of == kind:
+                look = {"marker": "o", "ms": 5, "lw": 2} if how == "measured" else {"ls": DASHED, "lw": 1.6}
+                axes.plot(ranks, times, color=color[link], zorder=3, **look)
+                ends.setdefault(link, (ranks[-1], times[-1]))  # the measured one, where there is one
+        places = spread([np.log10(y) for _, y in ends.values()], 0.075 * np.log10(high / low))
+        for (link, (ranks, times)), y in zip(ends.items(), places, strict=True):
+            axes.annotate(f"{link}\n{times / ranks:.0%}" if len(kinds) == 1 else f"{times / ranks:.0%}",
+                          (1.03, 10**y), xycoords=("axes fraction", "data"), color=color[link], va="center",
+                          weight="bold", size=9.5)  # fmt: skip
+        every = 1 + int(np.log2(most) / 7)  # doublings from tick to tick
+        for axis, begin, end in ((axes.xaxis, 1, most), (axes.yaxis, low, high)):
+            powers = [k for k in range(-30, 30) if begin <= 2.0**k <= end and k % every == 0]
+            axis.set_ticks([2.0**k for k in powers], [f"{2**k:,}" if k >= 0 else f"1/{2**-k}" for k in powers])
+            axis.set_ticks([], minor=True)
+        axes.grid(color=OP_COLOR["idle"], lw=0.7)
+        axes.set_axisbelow(True)
+        axes.set_title(_KINDS.get(kind, kind), loc="left", size=10, weight="bold")
+        if at is not None:
+            axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
+    panels[0].set_ylabel("throughput, times one rank's")
+    for i, link in enumerate(links):
+        panels[0].text(0.04, 0.95 - 0.085 * i, link, transform=panels[0].transAxes, color=color[link], weight="bold",
+                       va="top")  # fmt: skip
+    claim = _scaling_claim(kinds, links, speedup)
+    lines = "; ".join(
+        line for line in ("solid: measured" * bool(measured), "dashed: predicted" * bool(predicted)) if line
+    )
+    return finish(
+        figure,
+        title or claim,
+        f"{note} {lines[0].upper()}{lines[1:]}. At the right: efficiency, a share of N times one rank's.".strip(),
+        f"Throughput against ranks on logarithmic axes, a panel per kind of scaling. {claim}. {note} "
+        + " ".join(
+            f"{kind}, {link}, {how}: "
+            + ", ".join(f"{short(t)} times on {n}" for n, t in zip(*_few(ranks, times), strict=True))
+            + "."
+            for (kind, how, link), (ranks, times) in speedup.items()
+        ),
+    )
+
+
+_KINDS = {"strong": "strong: one batch, divided", "weak": "weak: one batch per rank"}
+
+
+def _scaling_claim(kinds, links, speedup):
+    """What the last kind's and link's efficiency is, against the first's; of what was measured, where it was."""
+    how = "measured" if any(how == "measured" for _, how, _ in speedup) else "predicted"
+    efficiency = {}
+    for (kind, of, link), (ranks, times) in speedup.items():
+        if of == how:
+            efficiency[kind, link] = ranks[-1], times[-1] / ranks[-1]
+    (best, at_best), (worst, at_worst) = (pick(efficiency.items(), key=lambda e: e[1][1]) for pick in (max, min))
+    if best == worst:
+        return f"{best[0].capitalize()} scaling ({best[1]}) keeps {at_best[1]:.0%} on {at_best[0]:,} ranks"
+    words = lambda who: f"{who[0]} scaling" + f" ({who[1]})" * (len(links) > 1)
+    return (
+        f"On {at_best[0]:,} ranks {words(best)} keeps {at_best[1]:.0%} of perfect, "
+        f"{words(worst)} {at_worst[1]:.0%}"
+    )  # fmt: skip
+
+
+@styled
+def communication_share(measured, predicted, critical=None, unit="rows", title=None, note="", at=None):
+    """The share of a step that is exposed communication, against the batch of each rank.
+
+    measured, predicted: {"20 MB/s": (batch per rank, share), ...}, shares from 0 to 1; either may be {}.
+    critical: {"20 MB/s": batch per rank, ...} from which on communication is shorter than backward, marked.
+    unit: what a batch counts, such as rows or tokens. at: a batch, to be marked. note: begins the caption.
+    """
+    names = list(dict.fromkeys([*measured, *predicted]))
+    if not names:
+        raise ValueError("no measured and no predicted share: there is nothing to draw")
+    for name, (batch, share) in [*measured.items(), *predicted.items()]:
+        _same_length(name, batch, share)
+        if not 0 <= min(share) <= max(share) <= 1:
+            raise ValueError(f"{name}: shares from {min(share):g} to {max(share):g}; a share is from 0 to 1")
+    color = dict(zip(names, RANK_COLORS, strict=False))
+    figure = Figure(figsize=(8, 3.6))
+    axes = figure.add_subplot()
+    axes.set(xscale="log", xlabel=f"{unit} per rank and step", ylabel="exposed (% of the step)")
+    for curves, look in ((predicted, {"ls": DASHED, "lw": 1.6}), (measured, {"marker": "o", "ms": 5, "lw": 2})):
+        for name, (batch, share) in curves.items():
+            axes.plot(batch, [100 * s for s in share], color=color[name], **look)
+    batches = sorted({b for x, _ in [*measured.values(), *predicted.values()] for b in x})
+    axes.set(xlim=(batches[0] / 1.08, batches[-1] * 1.08), ylim=(0, 103))
+    ends = {name: 100 * (measured.get(name) or predicted[name])[1][-1] for name in names}
+    for name, y in zip(names, spread(list(ends.values()), 8), strict=True):
+        axes.annotate(name, (1.015, y), xycoords=("axes fraction", "data"), color=color[name], va="center",
+                      weight="bold")  # fmt: skip
+    marked = {name: b for name, b in (critical or {}).items() if batches[0] <= b <= batches[-1]}
+    for name, b in marked.items():
+        axes.axvline(b, color=color[name], lw=1.2, zorder=1)
+        axes.annotate(_count(b), (b, 1), xycoords=("data", "axes fraction"), xytext=(3, -2), color=color[name],
+                      textcoords="offset points", va="top", weight="bold", size=9)  # fmt: skip
+    if at is not None:
+        axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
+    ticks = batches if len(batches) <= 8 else [10.0**e for e in range(20) if batches[0] <= 10.0**e <= batches[-1]]
+    axes.xaxis.set_ticks(ticks, [_count(b) for b in ticks])
+    axes.xaxis.set_ticks([], minor=True)
+    axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
+    axes.set_axisbelow(True)
+    judged = measured or predicted
+    first, last = names[0], names[-1]
+    claim = "; ".join(
+        f"over {name} from {judged[name][1][0]:.0%} to {judged[name][1][-1]:.0%}"
+        for name in dict.fromkeys((first, last))
+        if name in judged
+    )
+    claim = f"More {unit} per rank, less waiting: {claim} of the step"
+    lines = "; ".join(
+        line for line in ("solid: measured" * bool(measured), "dashed: predicted" * bool(predicted)) if line
+    )
+    marks = " Upright: from here on communication is shorter than backward." if marked else ""
+    return finish(
+        figure,
+        title or claim,
+        f"{note} {lines[0].upper()}{lines[1:]}.{marks}".strip(),
+        f"Exposed communication in percent of the step, against {unit} per rank. {claim}. {note} "
+        + " ".join(
+            f"{name}, {how}: "
+            + ", ".join(f"{s:.0%} at {_count(b)}" for b, s in zip(*_few(batch, share), strict=True))
+            + "."
+            for how, curves in (("measured", measured), ("predicted", predicted))
+            for name, (batch, share) in curves.items()
+        )
+        + "".join(f" {name}: critical at {_count(b)}." for name, b in (critical or {}).items()),
+    )
+
+
+def _count(value):
+    """Two digits, thousands apart: 12345 -> "12,000"."""
+    return short(float(f"{value:.2g}"))
+
+
+def _few(x, y):
+    """At most 8 of the points, ends included: what a sentence can hold."""
+    places = sorted({round(i * (len(x) - 1) / 7) for i in range(8)})
+    return [x[i] for i in places], [y[i] for i in places]
+
+
+def _same_length(name, x, y):
+    if np.ndim(x) != 1 or np.shape(x) != np.shape(y) or len(x) == 0:
+        raise ValueError(f"{name}: {np.shape(x)} and {np.shape(y)} must be two lists of one length, not empty")
