@@ -133,7 +133,7 @@ def some_layers(used_by):
             net(data(), used).backward()
         started = len(net.works)
         net.average_gradients()
-        seen.append((started, [n // WIDTH for n in order], [layer.weight.grad for layer in net.module.layers]))
+        seen.append((started, [n // WIDTH for n in order], [layer.weight.grad.clone() for layer in net.module.layers]))
         order.clear()
     return seen, data()
 

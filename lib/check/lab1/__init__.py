@@ -6,11 +6,13 @@ from lib.check.lab1 import (
     loss_scaler,
     naive_data_parallel,
     overlapped,
+    parameter_server_step,
     sample_indices,
     unequal_shards,
 )
 
 EXERCISES = (
+    parameter_server_step.EXERCISE,
     unequal_shards.EXERCISE,
     naive_data_parallel.EXERCISE,
     buckets.EXERCISE,

@@ -1,14 +1,4 @@
-"""Lab 1, section 8: LossScaler(scale, growth, backoff, growth_interval), scale_loss(loss), step(optimizer, ...).
-
-Three runs, each a list of steps with the gradients that overflow in them:
-
-    good      no overflow, S stays                          are gradients unscaled, once?
-    overflow  on all ranks, then on one, in any parameter   is the step skipped on every rank, and nothing touched?
-    scale     growth_interval 2                             does S go down and up when it should?
-"""
-
-import copy
-from dataclasses import dataclass
+"""Lab 1, section 8: LossScaler(scale, growth, backoff, growth_interval), scale_loss(loss), step(optimizer, ...)."""
 
 import torch
 import torch.distributed as dist
@@ -18,81 +8,17 @@ from lib.check.framework import Claim, Exercise, Problem
 from lib.check.lab0.cases import called, in_step, number, seen
 from lib.check.lab1.cases import GROUPS, GROUPS_SAY, WORLD, Case
 from lib.check.lab1.loss_scaler_hints import HINTS, MAY_CALL
-from lib.check.lab1.watched import Watched
+from lib.check.lab1.loss_scaler_runs import AFTER, GOOD, OVERFLOW, SCALE, SCALER, STEPS, Noting, copied, gradients_of
+from lib.check.lab1.watched import Watched, groups_with_wires
 from lib.precision import loss_scaler
 
 NAME = "LossScaler"
-GOOD, OVERFLOW, SCALE = "no overflow", "overflows", "scale"
-SCALER = {GOOD: (8.0, 4.0, 0.5, 1000), OVERFLOW: (8.0, 4.0, 0.5, 1000), SCALE: (8.0, 4.0, 0.5, 2)}
-INF, NAN = float("inf"), float("nan")
-ALL, FIRST, LAST = "all ranks", "rank 0", "the last rank"
-
-
-@dataclass(frozen=True)
-class Overflow:
-    """One element of one gradient, on all ranks or on one."""
-
-    value: float
-    who: str = ALL
-    parameter: int = 0  # of three; the last two are those that a hasty look leaves out
-
-    def on(self, rank, world_size):
-        return {ALL: True, FIRST: rank == 0, LAST: rank == world_size - 1}[self.who]
-
-    def __str__(self):
-        return f"{self.value} in parameter {self.parameter} on {self.who}"
-
-
-STEPS = {  # None: a good step
-    GOOD: (None, None),
-    OVERFLOW: (
-        None, Overflow(INF), Overflow(NAN), Overflow(-INF), Overflow(INF, ALL, 2), None,
-        Overflow(INF, LAST, 1), Overflow(NAN, FIRST, 2), None,
-    ),
-    SCALE: (None, None, None, Overflow(INF), None, None, Overflow(NAN), Overflow(INF, LAST), None, None),
-}  # fmt: skip
-AFTER = (8.0, 32.0, 32.0, 16.0, 16.0, 64.0, 32.0, 16.0, 16.0, 64.0)  # S after each step of the run "scale"
 CASES = [Case(NAME, members, what) for what in STEPS for members in (GROUPS if what == OVERFLOW else GROUPS[:1])]
 
 
-class Noting(torch.optim.SGD):
-    """SGD with momentum that keeps the gradients of every step it was asked for."""
-
-    def __init__(self, parameters):
-        super().__init__(parameters, lr=0.25, momentum=0.5)
-        self.steps = []
-
-    def step(self):
-        self.steps.append([_copy(p.grad) for p in self.param_groups[0]["params"]])
-        super().step()
-
-    def everything(self):
-        """Parameters and state, copied."""
-        parameters = self.param_groups[0]["params"]
-        state = [copy.deepcopy(dict(self.state[p])) for p in parameters if p in self.state]
-        return [_copy(p) for p in parameters], state
-
-
-def _copy(tensor):
-    return None if tensor is None else tensor.detach().cpu().clone()
-
-
-def _gradients(rank, step):
-    """(3,), (2, 2) and (1,) that differ from rank to rank, powers of two: no scaling by one rounds them."""
-    return [2.0 ** (torch.arange(n) % 3 + rank - step % 2).reshape(shape) for n, shape in ((3, 3), (4, (2, 2)), (1, 1))]
-
-
 def _measure(fn):
-    return in_step(CASES, _groups, lambda case, groups: {"ok": True, **_run(case, fn, *groups)})
-
-
-def _groups(cases):
-    """{case: (the group that the answer is given, the one for the notes)}"""
-    made = {}
-    for members in dict.fromkeys(case.members for case in cases):
-        wire = dist.new_group(members)
-        made[members] = (None if len(members) == WORLD else dist.new_group(members), wire)
-    return {case: made[case.members] for case in cases}
+    one = lambda case, groups: {"ok": True, **_run(case, fn, *groups)}  # a wrong run spoils no other: all are run
+    return in_step(CASES, groups_with_wires, one, wire=dist.new_group())
 
 
 def _run(case, fn, group, wire):
@@ -101,7 +27,7 @@ def _run(case, fn, group, wire):
         return {"steps": [], "libs": True}
     rank, watched = dist.get_rank(wire), Watched(group, wire)
     scaler = called(case, fn, *SCALER[case.what])
-    parameters = [torch.ones_like(g, device=backend.device()).requires_grad_() for g in _gradients(rank, 0)]
+    parameters = [torch.ones_like(g, device=backend.device()).requires_grad_() for g in gradients_of(rank, 0)]
     parameters.append(torch.ones(2, device=backend.device()).requires_grad_())  # never used: its .grad stays None
     optimizer, steps = Noting(parameters), []
     for i, overflow in enumerate(STEPS[case.what]):
@@ -115,13 +41,15 @@ def _run(case, fn, group, wire):
 
 def _is_libs(kind):
     """Is it lib's or torch's scaler, or a child of one?"""
-    return any(c.__module__.startswith(("lib.precision", "torch")) for c in getattr(kind, "__mro__", ()))
+    return any(
+        c.__module__.startswith(("lib.precision", "torch.amp", "torch.cuda")) for c in getattr(kind, "__mro__", ())
+    )
 
 
 def _step(case, i, overflow, scaler, optimizer, watched):
     rank, world_size = dist.get_rank(watched.wire), dist.get_world_size(watched.wire)
     parameters = optimizer.param_groups[0]["params"]
-    gradients = [g.to(backend.device()) for g in _gradients(rank, i)]
+    gradients = [g.to(backend.device()) for g in gradients_of(rank, i)]
     for p in parameters:
         p.grad = None
     watched.begin()
@@ -133,7 +61,7 @@ def _step(case, i, overflow, scaler, optimizer, watched):
         if not isinstance(scaled, torch.Tensor):
             return scaled, None, None
         scaled.backward()
-        backward = [_copy(p.grad) for p in parameters]
+        backward = [copied(p.grad) for p in parameters]
         if overflow and overflow.on(rank, world_size):  # the loss itself is finite, as it is when fp16 overflows
             parameters[overflow.parameter].grad.view(-1)[-1] = overflow.value
         return scaled.item(), backward, scaler.step(optimizer, watched.group, watched.given_all_reduce)
@@ -160,7 +88,7 @@ def _wrong_step(case, rank, i, step):
     """The first thing that is wrong with a step on this rank, but for the scale; or None."""
     overflow = STEPS[case.what][i]
     where = f"{case.where}, step {i + 1}: {case.rank(rank)}"
-    S, g = step["used"], _gradients(rank, i)
+    S, g = step["used"], gradients_of(rank, i)
     if (
         step["scaled"] is None
         or step["scaled"] != S * step["loss"]

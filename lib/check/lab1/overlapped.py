@@ -5,19 +5,18 @@ whose backward stops before the first layer until a bucket is under way.
 """
 
 from dataclasses import replace
-from itertools import pairwise
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from lib import backend
 from lib.check.framework import Claim, Exercise, Problem
 from lib.check.lab0.cases import called, in_step, seen
 from lib.check.lab1 import models
 from lib.check.lab1.cases import GROUPS, GROUPS_SAY, WORLD, Case
+from lib.check.lab1.chain import Chain
 from lib.check.lab1.overlapped_hints import CHAIN, FORWARD_ORDER, HINTS, MAY_CALL
-from lib.check.lab1.watched import Watched
+from lib.check.lab1.watched import Watched, groups_with_wires
 from lib.data_parallel import overlapped
 from lib.data_parallel.replicate import Replicated
 
@@ -29,43 +28,7 @@ CASES = [
     *(Case(NAME, members, SMALL) for members in GROUPS),
     Case(NAME, GROUPS[0], NO_SYNC),
 ]
-WIDTHS = (3, 4, 5, 6, 7)  # of the chain: layers of 16, 25, 36 and 49 parameters
 CAPACITY = {CHAIN: 49, SMALL: 21, NO_SYNC: 49}  # in float64 numbers: several buckets, some of several parameters
-
-
-class Chain(nn.Module):
-    """x (B, 3) -> layer 0 -> layer 1 -> layer 2 -> layer 3 -> (B, 7), float64, linear: gradients are whole numbers."""
-
-    def __init__(self, seed, watched=None):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(m, n) for m, n in pairwise(WIDTHS))
-        self.watched = watched
-        self.double()
-        generator = torch.Generator("cpu").manual_seed(seed)
-        for parameter in self.parameters():
-            parameter.data.copy_(torch.randint(1, 4, parameter.shape, generator=generator, device="cpu"))
-
-    def forward(self, x):
-        h = self.layers[0](x)
-        if self.watched is not None:
-            h = Gate.apply(h, self.watched)
-        for layer in self.layers[1:]:
-            h = layer(h)
-        return h
-
-
-class Gate(torch.autograd.Function):
-    """y = x. Backward tells `watched` that only the layers before it are still to come."""
-
-    @staticmethod
-    def forward(ctx, x, watched):
-        ctx.watched = watched
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ctx.watched.last_layer_begins()
-        return gradient, None
 
 
 def _loss(case, model, rank, number):
@@ -93,16 +56,8 @@ def _model(case, seed, watched=None):
 
 
 def _measure(fn):
-    return in_step(CASES, _groups, lambda case, groups: _run(case, fn, *groups))
-
-
-def _groups(cases):
-    """{case: (the group that the wrapper is given, the one for the notes)}"""
-    made = {}
-    for members in dict.fromkeys(case.members for case in cases):
-        wire = dist.new_group(members)
-        made[members] = (None if len(members) == WORLD else dist.new_group(members), wire)
-    return {case: made[case.members] for case in cases}
+    one = lambda case, groups: _run(case, fn, *groups)
+    return in_step(CASES, groups_with_wires, one, wire=dist.new_group())
 
 
 def _run(case, fn, group, wire):
@@ -125,7 +80,7 @@ def _run(case, fn, group, wire):
         where = f"{case.where}, step {step + 1}: {case.rank(rank)}"
         problem = models.wrong_gradient(where, rank, record["steps"][-1]["gradients"], _parts(case, numbers))
         if problem is not None:
-            problem.facts |= {"step": step, "elements": record["steps"][-1]["elements"]}
+            problem.facts["step"] = step
             record["problem"] = problem
         record["ok"] = watched.all_ranks(problem is None)
     return record

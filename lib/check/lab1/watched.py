@@ -19,8 +19,17 @@ import torch.distributed as dist
 
 from lib import backend, collectives
 
-PATIENCE = 3  # seconds that a slow step waits for what a right answer does at once
+PATIENCE = 2  # seconds that a slow step waits for what a right answer does at once
 LINGER = 0.1  # seconds by which an all-reduce of a slow step ends later than average_gradients, if that does not wait
+
+
+def groups_with_wires(cases):
+    """{case: (the group that the answer is given, None for all ranks; a group of the same ranks for the notes)}"""
+    made = {}
+    for members in dict.fromkeys(case.members for case in cases):
+        wire = dist.new_group(members)
+        made[members] = (None if len(members) == dist.get_world_size() else dist.new_group(members), wire)
+    return {case: made[case.members] for case in cases}
 
 
 class Watched:

@@ -80,11 +80,6 @@ class ScalesANumber(ByMethods):
         return loss.item() * self.scale
 
 
-class ReturnsNoLoss(ByMethods):
-    def scale_loss(self, loss):
-        self.loss = loss * self.scale
-
-
 class EveryGradientIsThere(ByMethods):
     def gradients(self, optimizer):
         return [p.grad for group in optimizer.param_groups for p in group["params"]]
@@ -158,15 +153,6 @@ class LooksAtTheFirst(ByMethods):
         return self.overflowed(self.gradients(optimizer)[0])
 
 
-class LooksAtTheLast(ByMethods):
-    """The last gradient wins."""
-
-    def here(self, optimizer):
-        for gradient in self.gradients(optimizer):
-            found = self.overflowed(gradient)
-        return found
-
-
 class LooksAtTheLoss(ByMethods):
     def scale_loss(self, loss):
         self.loss = loss * self.scale
@@ -208,21 +194,9 @@ class ForgetsTheMomentum(ByMethods):
         return super().skip(optimizer)
 
 
-class RepairsTheParameters(ByMethods):
-    def skip(self, optimizer):
-        for p in optimizer.param_groups[0]["params"]:
-            p.data *= self.backoff
-        return super().skip(optimizer)
-
-
 class ReturnsNothing(ByMethods):
     def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
         super().step(optimizer, group, all_reduce)
-
-
-class ReturnsWhetherItSkipped(ByMethods):
-    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
-        return not super().step(optimizer, group, all_reduce)
 
 
 class LowersItsOwnScale(ByMethods):
@@ -256,14 +230,6 @@ class GrowsLate(ByMethods):
             self.good = 0
 
 
-class GrowsBySum(ByMethods):
-    def grow(self):
-        self.good += 1
-        if self.good == self.growth_interval:
-            self.scale += self.growth
-            self.good = 0
-
-
 class KeepsCounting(ByMethods):
     def grow(self):
         self.good += 1
@@ -273,13 +239,6 @@ class KeepsCounting(ByMethods):
 
 class NeverLowers(ByMethods):
     def skip(self, optimizer):
-        self.good = 0
-        return False
-
-
-class DividesByBackoff(ByMethods):
-    def skip(self, optimizer):
-        self.scale /= self.backoff
         self.good = 0
         return False
 
@@ -299,13 +258,6 @@ class OnePerGradient(ByMethods):
     def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
         found = [self.anywhere(self.overflowed(g), group, all_reduce) for g in self.gradients(optimizer)]
         return super().step(optimizer, group, lambda tensor, _: tensor.fill_(any(found)))
-
-
-class AllFlags(ByMethods):
-    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
-        flags = torch.cat([flag(self.overflowed(g)) for g in self.gradients(optimizer)])
-        all_reduce(flags, group)
-        return super().step(optimizer, group, lambda tensor, _: tensor.fill_(flags.sum().item()))
 
 
 class NotWritten(ByMethods):
@@ -347,7 +299,6 @@ WRONG = {
     InheritsLibs: "called what it builds",
     DoesNotScale: "the loss is not scaled",
     ScalesANumber: "the loss is not scaled",
-    ReturnsNoLoss: "the loss is not scaled",
     EveryGradientIsThere: "a parameter without gradient",
     ForgetsTheGroup: "the group is not passed on",
     AsksOnlyIfItOverflowed: "only some ranks ask",
@@ -359,27 +310,21 @@ WRONG = {
     LooksForInf: "nan is not seen",
     LooksForLarge: "-inf is not seen",
     LooksAtTheFirst: "not every gradient is looked at",
-    LooksAtTheLast: "the loss is looked at",
     LooksAtTheLoss: "the loss is looked at",
     OneFineRankIsEnough: "the votes are added up wrongly",
     ExpectsOneVote: "the votes are added up wrongly",
     StepsOnZeros: "steps in a skipped step",
     ForgetsTheMomentum: "a skipped step leaves traces",
-    RepairsTheParameters: "a skipped step leaves traces",
     ReturnsNothing: "not whether it stepped",
-    ReturnsWhetherItSkipped: "not whether it stepped",
     LowersItsOwnScale: "ranks with different scales",
     GrowsEveryTime: "grows in every step",
     NeverGrows: "does not grow in time",
     GrowsLate: "does not grow in time",
-    GrowsBySum: "does not grow in time",
     KeepsCounting: "the count goes on after growth",
     NeverLowers: "not lowered",
-    DividesByBackoff: "not lowered",
     GoesOnCounting: "the count goes on after an overflow",
     AnotherAllReduce: "another all-reduce",
     OnePerGradient: "more than one number",
-    AllFlags: "more than one number",
     NotWritten: "not written",
 }
 

@@ -94,18 +94,6 @@ class InheritsLibs(overlapped.OverlappedDataParallel):
     pass
 
 
-class HoldsLibs(nn.Module):
-    def __init__(self, *args):
-        super().__init__()
-        self.inner = overlapped.OverlappedDataParallel(*args)
-
-    def forward(self, *inputs):
-        return self.inner(*inputs)
-
-    def average_gradients(self):
-        self.inner.average_gradients()
-
-
 class WeightsAsTheyAre(Counting):
     def make_equal(self):
         pass
@@ -133,10 +121,6 @@ class HookBeforeGrad(Counting):
     def start(self, bucket):
         flat = flatten([p.grad for p in bucket])
         self.works.append((bucket, flat, collectives.start(self.all_reduce, flat, self.group)))
-
-
-class HookBeforeGradZeros(HookBeforeGrad):
-    start = Counting.start
 
 
 class NoneIsNoGradient(Counting):
@@ -231,14 +215,6 @@ class NeverResets(Counting):
         self.finish()
 
 
-class ResetsTheCountsOnly(Counting):
-    def average_gradients(self):
-        for bucket in self.buckets[len(self.works) :]:
-            self.start(bucket)
-        self.finish()
-        self.missing = [len(bucket) for bucket in self.buckets]
-
-
 class DropsTheLastBucket(Counting):
     def plan(self, parameters):
         return plan_buckets(parameters, self.capacity)[:-1]
@@ -250,11 +226,6 @@ class LeavesWithTheFirst(Counting):
     def ready(self, i):
         if self.syncs and i == len(self.works):
             self.start(self.buckets[i])
-
-
-class PutsBackInReverse(Counting):
-    def put_back(self, mean, bucket):
-        unflatten(mean, [p.grad for p in reversed(bucket)])
 
 
 class AnotherAllReduce(Counting):
@@ -304,12 +275,6 @@ class InTheHook(Counting):
         self.works.append((bucket, flat, collectives.start(lambda: None)))
 
 
-class WaitsInTheHook(Counting):
-    def start(self, bucket):
-        super().start(bucket)
-        self.works[-1][2].wait()
-
-
 class WithoutNoSync(nn.Module):
     def __init__(self, *args):
         super().__init__()
@@ -325,15 +290,6 @@ class WithoutNoSync(nn.Module):
 class NoSyncDoesNothing(Counting):
     @contextlib.contextmanager
     def no_sync(self):
-        yield
-
-
-class NoSyncForgetsToSwitchOn(Counting):
-    """Nothing is overlapped after it, but what average_gradients sends is right: this one may pass."""
-
-    @contextlib.contextmanager
-    def no_sync(self):
-        self.syncs = False
         yield
 
 
@@ -417,12 +373,10 @@ class WithItsOwnThread(Counting):
 WRONG = {
     returns_libs: "called what it builds",
     InheritsLibs: "called what it builds",
-    HoldsLibs: "called what it builds",
     WeightsAsTheyAre: "weights not made equal",
     NoBuffers: "weights not made equal",
     HooksOnFrozen: "hooks on frozen parameters",
     HookBeforeGrad: "the hook comes before the gradient",
-    HookBeforeGradZeros: "a bucket leaves too early",
     NoneIsNoGradient: "a parameter without gradient",
     LeavesUnusedOut: "zeros left out",
     DividesByTheWorld: "the group is not used",
@@ -434,10 +388,8 @@ WRONG = {
     DividesTwice: "divided twice",
     DoesNotDivide: "not divided",
     NeverResets: "left over from the step before",
-    ResetsTheCountsOnly: "left over from the step before",
     DropsTheLastBucket: "what is left is not sent",
     LeavesWithTheFirst: "a bucket leaves too early",
-    PutsBackInReverse: "a bucket leaves too early",
     AnotherAllReduce: "another all-reduce",
     SendsItTwice: "sent twice, or frozen ones too",
     OnePerParameter: "one message per parameter",
@@ -445,7 +397,6 @@ WRONG = {
     InForwardOrder: "buckets in the order of forward",
     AllAtTheEnd: "everything at the end",
     InTheHook: "backward waits for the network",
-    WaitsInTheHook: "backward waits for the network",
     WithoutNoSync: "no_sync is missing",
     NoSyncDoesNothing: "no_sync still sends",
     CountsInsideNoSync: "no_sync counts",

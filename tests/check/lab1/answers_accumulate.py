@@ -73,14 +73,6 @@ def averages_before_the_last(model, microbatches, loss_fn):
     return total
 
 
-def a_running_mean(model, microbatches, loss_fn):
-    """The i-th of them divided by i + 1."""
-    for i, microbatch in enumerate(microbatches):
-        with model.no_sync() if i < len(microbatches) - 1 else contextlib.nullcontext():
-            (loss_fn(model, microbatch) / (i + 1)).backward()
-    model.average_gradients()
-
-
 def forgets_to_return(model, microbatches, loss_fn):
     _loop(model, microbatches, loss_fn)
 
@@ -99,18 +91,10 @@ def returns_the_last(model, microbatches, loss_fn):
     return loss.detach()
 
 
-def returns_the_last_divided(model, microbatches, loss_fn):
-    return returns_the_last(model, microbatches, loss_fn) / len(microbatches)
-
-
 def averages_the_loss_too(model, microbatches, loss_fn):
     loss = _loop(model, microbatches, loss_fn)
     dist.all_reduce(loss)
     return loss / dist.get_world_size()
-
-
-def returns_a_list(model, microbatches, loss_fn):
-    return [_loop(model, microbatches, loss_fn)]
 
 
 def keeps_the_graph(model, microbatches, loss_fn):
@@ -146,10 +130,6 @@ def without_no_sync(model, microbatches, loss_fn):
 
 def no_sync_for_all(model, microbatches, loss_fn):
     return _loop(model, microbatches, loss_fn, alone=lambda i: True)
-
-
-def no_sync_for_the_first(model, microbatches, loss_fn):
-    return _loop(model, microbatches, loss_fn, alone=lambda i: i == 0 and len(microbatches) > 1)
 
 
 def computes_the_loss_again(model, microbatches, loss_fn):
@@ -204,19 +184,15 @@ WRONG = {
     zero_grad_between: "gradients thrown away",
     leaves_the_last_out: "a micro-batch is missing",
     averages_before_the_last: "unequal shares",
-    a_running_mean: "unequal shares",
     forgets_to_return: "nothing returned",
     returns_the_sum: "the sum of the losses",
     returns_the_last: "the last loss only",
-    returns_the_last_divided: "the last loss only",
     averages_the_loss_too: "another loss",
-    returns_a_list: "another loss",
     keeps_the_graph: "a loss with its graph",
     one_backward: "one backward at the end",
     averages_every_time: "an average in every micro-batch",
     without_no_sync: "every micro-batch sends",
     no_sync_for_all: "no_sync for the last one too",
-    no_sync_for_the_first: "every micro-batch sends",
     computes_the_loss_again: "computed twice",
     not_written: "not written",
 }

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from as_an_answer import as_an_answer
 
-from lib.collectives import p2p, tree
+from lib.collectives import p2p
 from lib.data_parallel import parameter_server
 
 
@@ -94,16 +94,6 @@ def leaves_unused_out(parameters, optimizer, backward, group=None):
     update(optimizer)
 
 
-def nobody_sends(parameters, optimizer, backward, group=None):
-    forget(parameters)
-    pull(parameters, group)
-    backward()
-    zeros_where_none(parameters)
-    if dist.get_rank(group) == 0:
-        push(parameters, group)
-    update(optimizer)
-
-
 def forgets_the_group(parameters, optimizer, backward, group=None):
     forget(parameters)
     pull(parameters, None)
@@ -134,14 +124,6 @@ def pulls_only_once(parameters, optimizer, backward, group=None):
 
 def never_pulls(parameters, optimizer, backward, group=None):
     forget(parameters)
-    backward()
-    push(parameters, group)
-    update(optimizer)
-
-
-def pulls_into_copies(parameters, optimizer, backward, group=None):
-    forget(parameters)
-    pull([p.clone() for p in parameters] if dist.get_rank(group) else parameters, group)
     backward()
     push(parameters, group)
     update(optimizer)
@@ -199,8 +181,9 @@ def updates_by_hand(parameters, optimizer, backward, group=None):
     pull(parameters, group)
     backward()
     push(parameters, group)
-    for p in parameters:
-        p.data -= 0.25 * p.grad
+    if optimizer is not None:
+        for p in parameters:
+            p.data -= optimizer.param_groups[0]["lr"] * p.grad
 
 
 def sends_the_update_back(parameters, optimizer, backward, group=None):
@@ -218,15 +201,6 @@ def pulls_down_a_tree(parameters, optimizer, backward, group=None):
             elif distance <= rank < 2 * distance:
                 p2p.recv(p.data, rank - distance, group)
         distance *= 2
-    backward()
-    push(parameters, group)
-    update(optimizer)
-
-
-def calls_broadcast(parameters, optimizer, backward, group=None):
-    forget(parameters)
-    for p in parameters:
-        tree.broadcast(p.data, 0, group)
     backward()
     push(parameters, group)
     update(optimizer)
@@ -301,16 +275,13 @@ def with_dist(parameters, optimizer, backward, group=None):
 WRONG = {
     calls_lib: "called what it builds",
     by_all_reduce: "called what it builds",
-    calls_broadcast: "called what it builds",
     every_rank_updates: "only rank 0 updates",
     none_is_no_gradient: "a parameter without gradient",
     leaves_unused_out: "a receive without its send",
-    nobody_sends: "a receive without its send",
     forgets_the_group: "ranks of the world, not of the group",
     rank_0_only_serves: "backward, once",
     pulls_only_once: "one update behind",
     never_pulls: "not pulled",
-    pulls_into_copies: "not pulled",
     keeps_old_gradients: "gradients of the step before",
     does_not_divide: "not divided",
     divides_by_the_others: "another divisor",

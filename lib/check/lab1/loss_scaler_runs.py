@@ -1,0 +1,71 @@
+"""What LossScaler is checked on: runs of a few steps, the gradients that overflow in them, and an optimizer.
+
+Three runs, each a list of steps with the gradients that overflow in them:
+
+    good      no overflow, S stays                          are gradients unscaled, once?
+    overflow  on all ranks, then on one, in any parameter   is the step skipped on every rank, and nothing touched?
+    scale     growth_interval 2                             does S go down and up when it should?
+"""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+
+GOOD, OVERFLOW, SCALE = "no overflow", "overflows", "scale"
+SCALER = {GOOD: (8.0, 4.0, 0.5, 1000), OVERFLOW: (8.0, 4.0, 0.5, 1000), SCALE: (8.0, 4.0, 0.5, 2)}
+INF, NAN = float("inf"), float("nan")
+ALL, FIRST, LAST = "all ranks", "rank 0", "the last rank"
+
+
+@dataclass(frozen=True)
+class Overflow:
+    """One element of one gradient, on all ranks or on one."""
+
+    value: float
+    who: str = ALL
+    parameter: int = 0  # of three; the last two are those that a hasty look leaves out
+
+    def on(self, rank, world_size):
+        return {ALL: True, FIRST: rank == 0, LAST: rank == world_size - 1}[self.who]
+
+    def __str__(self):
+        return f"{self.value} in parameter {self.parameter} on {self.who}"
+
+
+STEPS = {  # None: a good step
+    GOOD: (None, None),
+    OVERFLOW: (
+        None, Overflow(INF), Overflow(NAN), Overflow(-INF), Overflow(INF, ALL, 2), None,
+        Overflow(INF, LAST, 1), Overflow(NAN, FIRST, 2), None,
+    ),
+    SCALE: (None, None, None, Overflow(INF), None, None, Overflow(NAN), Overflow(INF, LAST), None, None),
+}  # fmt: skip
+AFTER = (8.0, 32.0, 32.0, 16.0, 16.0, 64.0, 32.0, 16.0, 16.0, 64.0)  # S after each step of the run "scale"
+
+
+class Noting(torch.optim.SGD):
+    """SGD with momentum that keeps the gradients of every step it was asked for."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.25, momentum=0.5)
+        self.steps = []
+
+    def step(self):
+        self.steps.append([copied(p.grad) for p in self.param_groups[0]["params"]])
+        super().step()
+
+    def everything(self):
+        """Parameters and state, copied."""
+        parameters = self.param_groups[0]["params"]
+        state = [copy.deepcopy(dict(self.state[p])) for p in parameters if p in self.state]
+        return [copied(p) for p in parameters], state
+
+
+def copied(tensor):
+    return None if tensor is None else tensor.detach().cpu().clone()
+
+
+def gradients_of(rank, step):
+    """(3,), (2, 2) and (1,) that differ from rank to rank, powers of two: no scaling by one rounds them."""
+    return [2.0 ** (torch.arange(n) % 3 + rank - step % 2).reshape(shape) for n, shape in ((3, 3), (4, (2, 2)), (1, 1))]
