@@ -6,10 +6,10 @@ file in the folder of its lab.
 
 from functools import partial
 
-from lib.check import lab0, lab1
+from lib.check import lab0, lab1, lab2
 from lib.check.framework import CheckFailed, check, stand_in
 
-EXERCISES = {exercise.name: exercise for lab in (lab0, lab1) for exercise in lab.EXERCISES}
+EXERCISES = {exercise.name: exercise for lab in (lab0, lab1, lab2) for exercise in lab.EXERCISES}
 FUNCTIONS = {part.name: part for exercise in EXERCISES.values() for part in exercise.parts}
 
 __all__ = ["EXERCISES", "CheckFailed", "use", *EXERCISES]

@@ -31,11 +31,6 @@ def calls_libs(p, m):
     return pipeline.one_f_one_b(p, m)
 
 
-def calls_its_helper(p, m):
-    F, B = ([[Action(i, kind, j) for j in range(m)] for i in range(p)] for kind in "FB")
-    return [schedules.warmup_steady_cooldown(F[i], B[i], p - 1 - i) for i in range(p)]
-
-
 def warmup_not_clipped(p, m):
     """Runs on micro-batches m, m+1, ... where the pipeline is longer than the batch."""
     schedule = []

@@ -1,0 +1,72 @@
+"""Hints that several of Lab 2's schedules share, and what hints look at.
+
+A Problem of a schedule has these kinds: those of `asking.py` (built-in, raised, nothing, lists, actions), those of
+`validate` (unknown, place, missing, twice, order, deadlock), kinds (a whole backward for a split one, or the reverse),
+and those that an exercise adds.
+"""
+
+from lib.check.framework import Hint
+
+
+def is_kind(*kinds):
+    return lambda p: p.kind in kinds
+
+
+def all_seen(fits):
+    """Fits if fits(schedule, *case) for all cases that could be read."""
+
+    def of(problem):
+        seen = problem.facts.get("seen")
+        return bool(seen) and all(fits(schedule, *case) for case, schedule in seen.items())
+
+    return of
+
+
+def few_microbatches(problem):
+    """Is it wrong only where there are fewer micro-batches than ranks? Those cases come last."""
+    p, m = problem.facts.get("case", (0, 0))
+    return m < p
+
+
+def begins_backward(problem):
+    """Does some rank begin with anything but a forward?"""
+    return any(actions[0].kind != "F" for actions in problem.facts["seen"][problem.facts["case"]])
+
+
+def same(schedule, other):
+    """Are they the same lists, be they lists or tuples?"""
+    return [*map(list, schedule)] == other
+
+
+FORM = (
+    Hint("called lib's", is_kind("built-in"), "write the lists yourself: two loops, over ranks and micro-batches."),
+    Hint("nothing returned", is_kind("nothing"), "the function must end with `return schedule`."),
+    Hint(
+        "not a list per rank",
+        is_kind("lists"),
+        "return [[actions of rank 0], [actions of rank 1], ...], each in the order in which that rank runs them.",
+    ),
+    Hint(
+        "not actions",
+        is_kind("actions"),
+        'stage 2\'s forward on micro-batch 0 is Action(2, "F", 0), also written parse("2F0"). Later cells read its '
+        ".stage, .kind and .microbatch.",
+    ),
+)
+NOT_ITS_STAGE = Hint(
+    "another rank's stage",
+    is_kind("place"),
+    "rank i has one stage, stage i, and its list has the actions of that stage alone.",
+)
+COUNTED_FROM_ONE = Hint("counted from one", is_kind("unknown"), "ranks, stages and micro-batches count from 0.")
+TWICE = Hint("twice", is_kind("twice"), "an action stands in two places: each is done once.")
+WHOLE_BACKWARD = Hint(
+    "halves of a backward",
+    is_kind("kinds"),
+    "a backward is whole here, B. Its halves I and W come with the zero-bubble schedules.",
+)
+NO_BACKWARD = Hint(
+    "no backward",
+    lambda p: p.kind == "missing" and not any(a.kind in "BI" for a in p.facts["expected"] - p.facts["missing"]),
+    "the backwards are part of the schedule, one for every F.",
+)

@@ -1,0 +1,133 @@
+"""Lab 2, section 7, bonus: zb_h1(p, m), 1F1B with every backward in two halves and the second put off.
+
+    idle time of a rank    (p-1)(F + I - W) where m >= p and W is the shortest, in place of 1F1B's (p-1)(F + I + W)
+    kept                   min(m, p) micro-batches with F done and W not, 1F1B's peak on rank 0
+
+Any lists that manage both are right: W may stand anywhere.
+"""
+
+from itertools import pairwise
+
+from lib.check.framework import Claim, Exercise, Hint, Problem
+from lib.check.lab2 import asking, hints, schedules
+from lib.check.lab2.asking import CASES, CASES_SAY, each
+from lib.check.lab2.hints import all_seen, is_kind
+from lib.check.lab2.on_ranks import gradients
+from lib.pipeline.simulate import kept, simulate
+from lib.pipeline.zero_bubble import zb_h1
+
+TIMES = ({"F": 1, "I": 1, "W": 1}, {"F": 3, "I": 4, "W": 2})
+
+
+def _measure(fn):
+    return asking.asked_for_schedules(fn, zb_h1, CASES)
+
+
+def _kept(schedule, p, m):
+    for i, actions in enumerate(schedule):
+        at, got = schedules.most([live + waiting for live, waiting in kept(actions)])
+        if got > min(m, p):
+            text = f"rank {i} keeps {got} micro-batches after {actions[at]} (each until its W), at most {min(m, p)}"
+            return Problem("kept", f"{text}\n{schedules.row(schedule, i, actions[at])}")
+    return None
+
+
+def _idle(schedule, p, m):
+    for times in TIMES:
+        F, I, W = times.values()
+        got, want = simulate(schedule, times).makespan - m * (F + I + W), (p - 1) * (F + I - W)
+        if m >= p and got > want:
+            text = f"each rank is idle for {got}, expected (p-1)(F+I-W) = {want}, for F = {F}, I = {I}, W = {W}"
+            return Problem("idle", f"{text}\n{schedules.drawn(schedule, times)}".rstrip())
+    return None
+
+
+def _forwards_first(schedule, p, m):
+    return all(action.kind == "F" for actions in schedule for action in actions[:m])
+
+
+def _weights_last(schedule, p, m):
+    return all(action.kind == "W" for actions in schedule for action in actions[-m:])
+
+
+def _weights_at_once(schedule, p, m):
+    """Does every W follow its own I?"""
+    after = [(a, b) for actions in schedule for a, b in pairwise(actions) if b.kind == "W"]
+    return all(a == b._replace(kind="I") for a, b in after)
+
+
+EXERCISE = Exercise(
+    name="zb_h1",
+    reference=zb_h1,
+    measure=_measure,
+    worlds=(),
+    bonus=True,
+    claims=(
+        Claim("every action once, on its rank", 2, f"F, I, W; {CASES_SAY}", each(CASES, schedules.once("FIW"))),
+        Claim("needs before it, no deadlock", 2, "on every rank and between them", each(CASES, schedules.runs_through)),
+        Claim("no more kept than in 1F1B", 1, "min(m, p), F done and W not", each(CASES, _kept)),
+        Claim("idle for (p-1)(F+I-W)", 2, "simulated, m >= p: 1, 1, 1 and 3, 4, 2", each(CASES, _idle)),
+        Claim("the whole batch's gradients", 1, "executed on 2 and 4 ranks", gradients([(2, 3), (4, 8), (4, 2)])),
+    ),
+    hints=(
+        *hints.FORM,
+        Hint(
+            "fewer micro-batches than ranks",
+            hints.few_microbatches,
+            "right as long as m >= p. With fewer, neither the warmup nor the number of W put off can be more than m.",
+        ),
+        hints.NOT_ITS_STAGE,
+        hints.COUNTED_FROM_ONE,
+        Hint("a whole backward", is_kind("kinds"), "every backward is split here: I first, its W later."),
+        hints.NO_BACKWARD,
+        Hint(
+            "W left out",
+            lambda p: p.kind == "missing" and all(action.kind == "W" for action in p.facts["missing"]),
+            "what is put off must still be done: when the last I has run, rank i has i W left.",
+        ),
+        Hint("a micro-batch dropped", is_kind("missing"), "every rank runs F, I and W for all m micro-batches."),
+        hints.TWICE,
+        Hint(
+            "backward first",
+            lambda p: p.kind == "order" and (hints.begins_backward(p) or p.facts["action"].kind == "I"),
+            "I reads what F kept: the list of a rank begins with a forward, and a steady step is F, then I.",
+        ),
+        Hint(
+            "W before its I",
+            is_kind("order"),
+            "I of a micro-batch stands before its W: it brings the gradient of the output on which W works.",
+        ),
+        Hint(
+            "not 1F1B's warmup",
+            is_kind("deadlock"),
+            "leave out the W: what remains must be 1F1B, with a warmup of p-1-i forwards on rank i.",
+        ),
+        Hint(
+            "all forwards first",
+            lambda p: p.kind == "kept" and all_seen(_forwards_first)(p),
+            "that is GPipe with split backwards: as m grows, so does the memory.",
+        ),
+        Hint(
+            "all W at the end",
+            lambda p: p.kind == "kept" and all_seen(_weights_last)(p),
+            "a micro-batch is kept until its W. Rank i puts off i of them, not all.",
+        ),
+        Hint(
+            "too much kept",
+            is_kind("kept"),
+            "rank i has p-i micro-batches between F and I, so it can put off i W: p together.",
+        ),
+        Hint(
+            "W at once",
+            lambda p: p.kind == "idle" and all_seen(_weights_at_once)(p),
+            "a W right after its I is 1F1B: the previous rank waits for your next I. Let rank i put its W off by i "
+            "micro-batches.",
+        ),
+        Hint(
+            "W in the way",
+            is_kind("idle"),
+            "at the end the ranks wait for I after I. There the later ranks should have W left to do: rank i puts off "
+            "i of them until then.",
+        ),
+    ),
+)
