@@ -1,32 +1,34 @@
 """The graded checks. In a notebook: `check.send_recv(send_recv)`; later cells run `use(send_recv)`.
 
-A check has the name of its exercise. `framework.py` says what an exercise, a claim and a hint are; each exercise is one
-file in the folder of its lab.
+A check has the name of its exercise. `framework.py` says what an exercise, a claim and a hint are; `exercises.py` lists
+them all; each is one file in the folder of its lab.
 """
 
 from functools import partial
 
-from lib.check import lab0, lab1, lab2
 from lib.check.framework import CheckFailed, check, stand_in
 
-EXERCISES = {exercise.name: exercise for lab in (lab0, lab1, lab2) for exercise in lab.EXERCISES}
-FUNCTIONS = {part.name: part for exercise in EXERCISES.values() for part in exercise.parts}
-
-__all__ = ["EXERCISES", "CheckFailed", "use", *EXERCISES]
+__all__ = ["CheckFailed", "use"]
 
 
 def __getattr__(name):
+    from lib.check.exercises import EXERCISES  # not before it is asked for: a rank does without
+
     if name in EXERCISES:
         return partial(check, EXERCISES[name])
     raise AttributeError(f"there is no check {name!r}; the checks are {', '.join(EXERCISES)}")
 
 
 def __dir__():
-    return sorted(__all__)
+    from lib.check.exercises import EXERCISES
+
+    return sorted([*__all__, *EXERCISES])
 
 
 def use(fn):
     """The student's `fn` once it has passed its check in this kernel; until then lib's, and a line that says so."""
+    from lib.check.exercises import FUNCTIONS
+
     name = getattr(fn, "__name__", repr(fn))
     if name not in FUNCTIONS or FUNCTIONS[name].reference is None:
         known = [part.name for part in FUNCTIONS.values() if part.reference is not None]

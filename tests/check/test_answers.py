@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from lib.check import EXERCISES, FUNCTIONS
+from lib.check.exercises import EXERCISES, FUNCTIONS
 from lib.check.framework import evaluate
 
 

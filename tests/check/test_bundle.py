@@ -88,7 +88,7 @@ def test_bonus_points_say_so():
 
 def test_checks_need_no_figures():
     """An import of matplotlib would cost every rank and every notebook a second."""
-    loaded = "import sys, lib.check; print(sorted({'matplotlib', 'IPython', 'scipy'} & set(sys.modules)))"
+    loaded = "import sys, lib.check.exercises; print(sorted({'matplotlib', 'IPython', 'scipy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True).stdout == "[]\n"
 
 
@@ -124,3 +124,15 @@ def test_parts_share_a_launch_and_one_that_fails_there_spoils_no_other(monkeypat
     assert hang.message.startswith("rank + 1: 2 ranks: deadlock")
     assert (unwritten_.message, wrong.message) == ("not written yet", "rank + 1: got [0, 0]")
     assert len(launches) == 1 + 3  # one more for each that failed on the ranks
+
+
+def test_a_rank_imports_the_exercise_that_it_runs_and_no_other():
+    """Seven labs of checks would cost every rank of every check a good part of a second."""
+
+    def measure(fn):
+        return sorted(name for name in sys.modules if name.startswith("lib.check.lab"))
+
+    exercise = Exercise(
+        "x", measure, (1,), (Claim("c", 1, "", lambda runs: Problem("seen", str(runs[0].results))),), ()
+    )
+    assert evaluate(exercise, plus_one).message == "c: [[]]"

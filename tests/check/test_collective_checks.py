@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from lib import launch
-from lib.check import EXERCISES
+from lib.check.exercises import EXERCISES
 from lib.check.framework import evaluate
 from lib.check.lab0.cases import Case, part, total
 from lib.check.lab0.sums import read_sum

@@ -5,7 +5,7 @@ import torch
 from as_an_answer import as_an_answer
 
 from lib import launch
-from lib.check import EXERCISES
+from lib.check.exercises import EXERCISES
 from lib.check.framework import evaluate
 from lib.check.lab1.models import of_each_rank, shard, wrong_gradient
 

@@ -1,0 +1,21 @@
+"""All graded exercises, in the order of the notebooks; each is a file in the folder of its lab.
+
+Only the kernel needs them all. A rank needs one: it gets the `measure` of an exercise, and imports that file alone.
+"""
+
+from importlib import import_module
+
+FILES = {
+    "lab0": (
+        "model_state_bytes", "training_days", "four_splits", "send_recv", "broadcast", "ring_reduce_scatter",
+        "ring_all_gather", "ring_all_reduce", "all_to_all", "all_reduce_time", "hierarchical_all_reduce",
+    ),
+    "lab1": (
+        "parameter_server_step", "unequal_shards", "naive_data_parallel", "buckets", "overlapped", "accumulate",
+        "sample_indices", "loss_scaler",
+    ),
+    "lab2": ("balance", "gpipe", "one_f_one_b", "interleaved", "zb_h1"),
+}  # fmt: skip
+MODULES = [import_module(f"lib.check.{lab}.{file}") for lab, files in FILES.items() for file in files]
+EXERCISES = {module.EXERCISE.name: module.EXERCISE for module in MODULES}
+FUNCTIONS = {part.name: part for exercise in EXERCISES.values() for part in exercise.parts}
