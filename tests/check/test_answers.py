@@ -2,6 +2,8 @@
 
 One file per exercise, lab0/answers_<exercise>.py: WRONG {function: name of the hint}, RIGHT [functions].
 For an exercise of several functions (a Bundle), function by function: WRONG {name: {...}}, RIGHT {name: [...]}.
+
+`make test` runs, of each function, six wrong answers or more: one for every hint. `make test-all` runs them all.
 """
 
 import importlib.util
@@ -31,7 +33,18 @@ RIGHT = [(name, fn) for m in ANSWERS for name, answers in m.RIGHT.items() for fn
 table: list[tuple[str, str, str, int, int]] = []
 
 
-@pytest.mark.parametrize(("exercise", "fn", "hint"), WRONG, ids=[f"{e}-{fn.__name__}" for e, fn, _ in WRONG])
+def wrong_answers():
+    """All of WRONG; those that are further examples of a hint, after the sixth answer of a function, are slow tests."""
+    seen: dict[str, list[str]] = {}
+    for exercise, fn, hint in WRONG:
+        hints = seen.setdefault(exercise, [])
+        further = hint in hints and len(hints) >= 6
+        hints.append(hint)
+        marks = [pytest.mark.slow] if further else []
+        yield pytest.param(exercise, fn, hint, id=f"{exercise}-{fn.__name__}", marks=marks)
+
+
+@pytest.mark.parametrize(("exercise", "fn", "hint"), wrong_answers())
 def test_a_wrong_answer_is_rejected_with_its_hint(exercise, fn, hint):
     outcome = evaluate(FUNCTIONS[exercise], fn)
     print("\n".join(outcome.lines))
