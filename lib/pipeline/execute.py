@@ -1,0 +1,74 @@
+"""Executes any valid list of actions on ranks: who waits for what, and when tensors travel. What computes is given.
+
+    rank 0    0F0 ---activation---> rank 1    1F0          Each rank goes through its own list. Nobody conducts:
+              0B0 <---gradient-----           1B0          an action waits for what it needs, and for nothing else.
+
+For each action, in the order of the list:
+
+    post      make room for what this action and the next one need
+    wait      until what this action needs has arrived
+    forget    what was sent and has now arrived for certain
+    compute
+    send      the result to whoever needs it, without waiting
+
+So a rank waits only in order to receive, which is what `validate` assumes: a list that it accepts cannot deadlock.
+`transfers` has said beforehand which messages each of these lines is about.
+"""
+
+import time
+
+import torch
+
+from lib import backend
+from lib.pipeline.actions import source, target
+from lib.pipeline.simulate import Bar
+
+
+def execute(steps, n_stages, compute, form, links, record=None):
+    """Run this rank's list of a schedule of `n_stages` stages, as one of the ranks of `links`, which all call it.
+
+    steps: this rank's, of `transfers(schedule)`.
+    compute: compute(action, given) -> the tensor that `target(action)` needs, or None where there is none.
+        given: the result of `source(action)`, received or made on this rank; None if it has no source.
+    form: form(action) -> (shape, dtype) of the result of an action of another rank.
+    record: called after each action with its Bar (rank, action, start, end), in seconds of a clock that the ranks of a
+        machine share. start: what it needs has arrived. On a GPU the rank waits for the device before it looks.
+    Sends: every result that another rank needs, once.
+    """
+    p = len(links.ranks)
+    room = {}  # action of another rank: (buffer, its receive)
+    sent = {}  # action: the send of its result
+    here = {}  # action: its result, for another action of this rank
+
+    for post, needs, over, action, sends in steps:
+        for a in post:
+            shape, dtype = form(a)
+            out = torch.empty(shape, dtype=dtype)
+            room[a] = out, links.receive(out, a.stage % p)
+        given = here.pop(source(action, n_stages), None)
+        if needs:
+            given, arriving = room.pop(needs)
+            arriving.wait()
+        for a in over:
+            sent.pop(a).wait().wait()  # posted; arrived
+
+        began = _clock(record)
+        result = compute(action, given)
+        if record:
+            record(Bar(links.rank, action, began, _clock(record)))
+
+        if sends:
+            sent[action] = links.send(result, target(action, n_stages).stage % p)
+        elif target(action, n_stages):
+            here[action] = result
+        given = result = out = arriving = None  # keep no tensor alive while waiting for the next one
+
+    for work in sent.values():
+        work.wait().wait()
+
+
+def _clock(record):
+    """Seconds; once the device has caught up, if anybody looks."""
+    if record and backend.device().type == "cuda":
+        torch.cuda.current_stream().synchronize()
+    return time.monotonic()

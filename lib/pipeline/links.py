@@ -1,0 +1,72 @@
+"""The links of a pipeline: a process group of its own for each direction between two neighbours.
+
+    rank 0  ==01==>  rank 1  ==12==>  rank 2          forward: activations
+            <==10==          <==21==                  backward: gradients
+       ^                                 |
+       +---------------==20==------------+            and round, for interleaved stages
+
+Why not one group for all? On NCCL the messages of a group wait in one line: a rank that has posted a receive cannot
+send before that has come. With a line for each direction, what comes waits for nothing that goes.
+
+Sends are posted by the communication thread (`collectives.start`). Posting takes no time by itself, but over
+`slow_link` it takes as long as the link does, and the rank has better things to do.
+"""
+
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+from lib.collectives import barrier, p2p, start
+
+
+class Links(NamedTuple):
+    """What one rank has of its pipeline's links. Made by `connect`."""
+
+    rank: int  # this rank's place in the pipeline, 0 ... p-1
+    ranks: list[int]  # the global rank at each place
+    groups: dict[tuple[int, int], dist.ProcessGroup]  # (place that sends, place that receives), this rank's only
+    ends: dist.ProcessGroup | None  # of the first and the last place; None elsewhere, and where they are one
+
+    def receive(self, out, frm):
+        """Make room for what place `frm` sends next; `out` is filled when the `wait()` of what this returns ends."""
+        group = self.groups[frm, self.rank]
+        return p2p.post([], [(out, dist.get_group_rank(group, self.ranks[frm]))], group)
+
+    def send(self, tensor, to):
+        """Begin to send `tensor` to place `to`. Returns a work; `work.wait().wait()` ends when it has arrived."""
+        group = self.groups[self.rank, to]
+        return start(_post, tensor, dist.get_group_rank(group, self.ranks[to]), group)
+
+
+def _post(tensor, to, group):
+    return p2p.post([(tensor, to)], [], group)
+
+
+def connect(pipelines=None):
+    """Make the links of one or several pipelines; returns this rank's Links, or None if it is in none of them.
+
+    pipelines: for each its global ranks, in the order of the pipeline; left out: one, of all ranks in their order.
+    Every rank of the world must call it, with the same list; once is enough for any number of runs.
+    Sends: one byte each way over every link, so that all of them are open. Raises ValueError for a rank in two places.
+    """
+    me, mine = dist.get_rank(), None
+    pipelines = [range(dist.get_world_size())] if pipelines is None else pipelines
+    everyone = [rank for ranks in pipelines for rank in ranks]
+    twice = sorted({rank for rank in everyone if everyone.count(rank) > 1})
+    if twice:
+        raise ValueError(f"ranks {twice} have two places in {[list(ranks) for ranks in pipelines]}: a rank has one")
+
+    for ranks in pipelines:
+        p, groups, ends = len(ranks), {}, None
+        for frm, to in sorted({(i, (i + step) % p) for i in range(p) for step in (1, -1) if p > 1}):
+            group = dist.new_group([ranks[frm], ranks[to]])
+            if me in (ranks[frm], ranks[to]):
+                # NCCL connects at the first message, and both ranks stand still until then. Not in mid-run.
+                barrier(group)
+                groups[frm, to] = group
+        if p > 1:
+            group = dist.new_group([ranks[0], ranks[-1]])
+            ends = group if me in (ranks[0], ranks[-1]) else None
+        if me in ranks:
+            mine = Links(list(ranks).index(me), list(ranks), groups, ends)
+    return mine

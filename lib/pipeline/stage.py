@@ -1,0 +1,172 @@
+"""A pipeline on ranks: stages that compute a schedule's actions, and gradients as in one process.
+
+    F   y = f(x), the loss at the last stage       kept: x and the graph, until B or I
+    B   from the gradient of y: the gradients of x and of the weights
+    I   the gradient of x                          kept: what the weights' gradients read, until W (halves.py)
+    W   the gradients of the weights
+
+execute.py says in which order things happen, and what is sent when; rehearse.py how large messages are; tied.py what
+becomes of a parameter in two stages.
+
+The loss of micro-batch j counts with its share of the rows, b_j of B, and gradients add up in `.grad`:
+
+    grad L = sum over j of b_j / B  grad L_j       the gradient of the whole batch's mean, also if the last is smaller
+
+Kept of a micro-batch under way: the input, and what the graph saves. Not y, which belongs to the next stage: the node
+of the graph that y came from is enough to go back from.
+"""
+
+import contextlib
+import functools
+
+import torch
+from torch.autograd.graph import get_gradient_edge
+
+from lib.pipeline.execute import execute
+from lib.pipeline.halves import LinearsLater, weight_gradients
+from lib.pipeline.rehearse import rehearse
+from lib.pipeline.tied import summed_over_ends, tied
+from lib.pipeline.transfers import transfers
+from lib.pipeline.validate import validate
+
+
+class Stage:
+    """One stage's module, and what it keeps of the micro-batches that are under way."""
+
+    def __init__(self, module, is_first):
+        self.module, self.is_first = module, is_first
+        self.kept = {}  # micro-batch: (x, where its graph ends, list for LinearsLater), from F to B or I
+        self.waiting = {}  # micro-batch: list of what W reads, from I to W
+
+    def forward(self, j, x, splits, loss_of=None):
+        """F: x -> f(x), or loss_of(f(x)) at the last stage; detached. splits: what follows is I and W, not B."""
+        x = x.detach().requires_grad_(not self.is_first)  # the graph begins here
+        later = []
+        with LinearsLater(later) if splits else contextlib.nullcontext():
+            y = self.apply(j, x)
+            if loss_of:
+                y = loss_of(y)
+        end = get_gradient_edge(y) if y.requires_grad else None  # None: a first stage, and all of it is frozen
+        self.kept[j] = x, end, later
+        return y.detach()
+
+    def apply(self, j, x):
+        """f(x)"""
+        return self.module(x)
+
+    def backward(self, j, grad):
+        """B: from the gradient of y to that of x, which is None at the first stage."""
+        x, end, _ = self.kept.pop(j)
+        if end is not None:
+            torch.autograd.backward([end], [grad])
+        return x.grad
+
+    def input_gradient(self, j, grad):
+        """I: as B, but weights wait for W."""
+        self.waiting[j] = self.kept[j][-1]
+        with LinearsLater(self.waiting[j]):  # forward may run again in here (lib/recompute.py)
+            return self.backward(j, grad)
+
+    def weight_gradients(self, j):
+        """W."""
+        weight_gradients(self.waiting.pop(j))
+
+    def held(self):
+        """The tensors that this object keeps: inputs, and what W reads. What graphs save is not among them."""
+        inputs = [x for x, _, _ in self.kept.values()]
+        return inputs + [t for later in self.waiting.values() for _, _, x, grad_y in later for t in (x, grad_y)]
+
+
+class Pipeline:
+    """This rank's part of a pipeline, ready to run any schedule.
+
+        links = connect()                                              # on every rank, once
+        stages = split_gpt(GPT(shape), balance(costs, p))              # all stages, on every rank
+        pipeline = Pipeline(stages, links, tokens.split(b))
+        loss = pipeline.run(one_f_one_b(p, m), tokens.split(b), targets.split(b), cross_entropy)
+
+    stages: {stage: Stage}, this rank's. tied: this rank's parameters that are also in a stage of another rank.
+    """
+
+    def __init__(self, stages, links, microbatches):
+        """stages: the modules of all stages, v for each rank, in order; stage s lives on rank s mod p of `links`.
+
+        Only this rank's are run. The others show which parameters are tied, and may be on the meta device; copies of a
+        tied parameter start from equal values.
+        microbatches: m tensors as `run` will get them; on the first rank their shapes count, elsewhere only m.
+        Sends: a rehearsal. Raises ValueError where p does not divide the number of stages, or for a parameter that is
+        tied between other ranks than the first and the last.
+        """
+        p, n_stages = len(links.ranks), len(stages)
+        if n_stages == 0 or n_stages % p:
+            raise ValueError(f"{n_stages} stages on {p} ranks: each rank has v, so use {p}, {2 * p} or {3 * p}")
+        self.links, self.m, self.v, self.last = links, len(microbatches), n_stages // p, n_stages - 1
+        self.stages = {s: self.new_stage(stages[s], s == 0) for s in range(links.rank, n_stages, p)}
+        self.tied = tied(stages, links)
+        self.takes = [x.shape for x in microbatches] if links.rank == 0 else None
+        self.gives = rehearse({s: stages[s] for s in self.stages}, links, n_stages, microbatches)
+
+    def new_stage(self, module, is_first):
+        return Stage(module, is_first)
+
+    def run(self, schedule, microbatches, targets, loss_fn, record=None):
+        """One step without its update: execute `schedule` and add the whole batch's gradient to every `.grad`.
+
+        microbatches: m tensors, shaped as rehearsed; read on the first rank. targets: m tensors of as many rows each;
+        read on the last. loss_fn(y, target) -> (), the mean over a micro-batch's rows. record: as in `execute`.
+        Returns the batch's loss, detached (), on the last rank; None elsewhere.
+        Sends: per micro-batch and pair of neighbouring stages on different ranks its activation, and back the gradient
+        of that, which is as large: 2(vp-1)m messages. Then one all-reduce per tied parameter, between the two ends.
+        Raises, before any message, ScheduleError for lists that cannot be run, ValueError for those of other sizes.
+        """
+        rows = sum(len(target) for target in targets) if self.last in self.stages else None
+        with summed_over_ends(self.tied, self.links):
+            # L = sum over j of b_j / B L_j
+            weighed = lambda y, target: loss_fn(y, target) * (len(target) / rows)
+            losses = self.execute(schedule, microbatches, targets, weighed, record)
+        return sum(losses.values()) if losses else None
+
+    def execute(self, schedule, microbatches, targets, loss_fn, record=None):
+        """`run`, with losses as `loss_fn` gives them and tied copies left alone. Returns {micro-batch: loss, ()}."""
+        steps = self._steps(schedule)
+        self._check_shapes(microbatches)
+        splits = any(step.action.kind == "I" for step in steps)
+        losses = {}
+
+        def compute(action, given):
+            (s, kind, j), stage = action, self.stages[action.stage]
+            if kind == "F" and s < self.last:
+                return stage.forward(j, given if s else microbatches[j], splits)
+            if kind == "F":
+                loss_of = lambda y: loss_fn(y, targets[j])
+                losses[j] = stage.forward(j, given if s else microbatches[j], splits, loss_of)
+                return None
+            if kind == "W":
+                return stage.weight_gradients(j)
+            grad = given if s < self.last else torch.ones_like(losses[j])  # dL/dL = 1
+            return stage.backward(j, grad) if kind == "B" else stage.input_gradient(j, grad)
+
+        def form(action):  # a gradient is shaped as what the stage took, which is what the one before it gave
+            s, kind, j = action
+            return self.gives[s if kind == "F" else s - 1, j]
+
+        execute(steps, self.last + 1, compute, form, self.links, record)
+        return losses
+
+    def _steps(self, schedule):
+        p = len(self.links.ranks)
+        if len(schedule) != p:
+            raise ValueError(f"a schedule of {len(schedule)} ranks, but this pipeline has {p}: make it with p = {p}")
+        return _plan(tuple(map(tuple, schedule)), self.m, self.v, self.links.rank)
+
+    def _check_shapes(self, microbatches):
+        shapes = [x.shape for x in microbatches] if self.takes else self.takes
+        if shapes != self.takes:
+            said, now = ([tuple(shape) for shape in all] for all in (self.takes, shapes))
+            raise ValueError(f"micro-batches {now}, but rehearsed were {said}: make a Pipeline for these shapes")
+
+
+@functools.lru_cache(maxsize=8)
+def _plan(schedule, m, v, rank):
+    """This rank's steps. A training loop asks for the same ones at every step."""
+    return transfers(validate(schedule, m, v))[rank]
