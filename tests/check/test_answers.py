@@ -44,7 +44,7 @@ def wrong_answers():
         yield pytest.param(exercise, fn, hint, id=f"{exercise}-{fn.__name__}", marks=marks)
 
 
-@pytest.mark.parametrize(("exercise", "fn", "hint"), wrong_answers())
+@pytest.mark.parametrize(("exercise", "fn", "hint"), list(wrong_answers()))
 def test_a_wrong_answer_is_rejected_with_its_hint(exercise, fn, hint):
     outcome = evaluate(FUNCTIONS[exercise], fn)
     print("\n".join(outcome.lines))

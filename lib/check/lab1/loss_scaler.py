@@ -31,10 +31,13 @@ def _run(case, fn, group, wire):
     parameters.append(torch.ones(2, device=backend.device()).requires_grad_())  # never used: its .grad stays None
     optimizer, steps = Noting(parameters), []
     for i, overflow in enumerate(STEPS[case.what]):
-        steps.append(_step(case, i, overflow, scaler, optimizer, watched))
-        expected_scale = AFTER[i] if case.what == SCALE else steps[-1]["scale"]
-        right = _wrong_step(case, rank, i, steps[-1]) is None and steps[-1]["scale"] == expected_scale
-        if not watched.all_ranks(right):
+        step = _step(case, i, overflow, scaler, optimizer, watched)
+        problem = _wrong_step(case, rank, i, step)
+        # What is not needed any more stays here: thousands of small tensors would take a second to be sent.
+        kept = {fact: step[fact] for fact in ("used", "scale", "elements", "stray", "clash")}
+        steps.append({**kept, "problem": problem, "asked": len(step["asked"])})
+        expected_scale = AFTER[i] if case.what == SCALE else step["scale"]
+        if not watched.all_ranks(problem is None and step["scale"] == expected_scale):
             break
     return {"steps": steps, "libs": _is_libs(type(scaler))}
 
@@ -164,13 +167,12 @@ def _right(*whats):
         if any(record["libs"] for _, _, records in seen(runs, CASES) for record in records):
             return Problem("built-in", "the answer is lib's or torch's scaler, or a child of it")
         for case, records, i in _steps(runs, whats):
-            found = [_wrong_step(case, rank, i, record["steps"][i]) for rank, record in enumerate(records)]
-            problem = next(filter(None, found), None)
+            problem = next(filter(None, (record["steps"][i]["problem"] for record in records)), None)
             if wire := _wire_problem(case, i, records):
                 return wire
             if problem is None:
                 continue
-            asked = [len(record["steps"][i]["asked"]) for record in records]
+            asked = [record["steps"][i]["asked"] for record in records]
             if len(set(asked)) > 1:
                 did = [f"rank {rank} {'stepped' if n else 'skipped'}" for rank, n in enumerate(asked)]
                 text = f"{case.where}, step {i + 1}: {', '.join(did)}; there is {STEPS[case.what][i] or 'no overflow'}"

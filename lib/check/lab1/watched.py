@@ -57,7 +57,8 @@ class Watched:
         self.begun.set()
         if self.slow:
             self.stuck = self.stuck or not self.backward_ended.wait(PATIENCE)
-            self.early = self.returned.wait(LINGER) or self.early
+            if len(self.elements) == 2:  # not the first: some wait for that one only
+                self.early = self.returned.wait(LINGER)
         self._tell(tensor)
         return tensor
 
