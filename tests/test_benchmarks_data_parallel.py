@@ -104,17 +104,21 @@ def found(exposed, forward=0.3, rounds=31):
         "ours": 1.0 + exposed, "theirs": 1.3, "again": 1.3, "compute": 1.0, "forward": forward, "communication": 0.5,
         "communication again": 0.5, "their communication": 0.5, "bucketed": 1.5,
     }  # fmt: skip
+    alike = ("ours", "theirs", "again", "compute", "communication", "communication again")
+    seconds |= {f"paced {side}": seconds[side] for side in alike}
     times = {side: (value * machine).tolist() for side, value in seconds.items()}
-    return {"times": times, "sequences": 12, "place": "gloo"}
+    return {"times": times, "paced backward": 0.6, "sequences": 12, "place": "gloo"}
 
 
 @pytest.mark.parametrize(("exposed", "verdict", "share"), [(0.05, "met", "0.90"), (0.15, "missed", "0.70")])
 def test_the_table_says_both_times_and_the_share_and_the_bar_is_80_percent(exposed, verdict, share):
     outcome = bench_overlap.outcome(found(exposed))
-    step, bucketed, asked = outcome.rows
+    step, bucketed, asked, paced_step, paced_asked = outcome.rows
     assert (step.verdict, bucketed.verdict, asked.verdict) == ("met", "-", verdict)
+    assert (paced_step.verdict, paced_asked.verdict) == ("met", verdict)
     assert asked.comparison.ratio.median == pytest.approx(exposed / 0.5)
-    overlapped, theirs, after = outcome.tables[0].cells
+    overlapped, theirs, after, paced, _ = outcome.tables[0].cells
+    assert paced[-1].startswith(f"{share} [")
     assert (
         overlapped[-1].startswith(f"{share} [") and theirs[-1].startswith("0.40 [") and after[-1].startswith("0.00 [")
     )

@@ -7,6 +7,10 @@
 
     hidden = 1 - exposed / communication,  exposed = step - compute
 
+Twice: a GPT that computes, and a paced one, that waits as long instead (lib/paced.py). On two cores a rank's core is
+busy with backward, and whatever sends bytes wants a core too: what the GPT's step shows beyond its compute is mostly
+that. A paced rank leaves the cores to the messages, as a GPU does: what its step shows is the order of things.
+
 Two nodes with one rank each (tests/two_nodes.py), so that the cable is the only way, and each rank has a core. Both
 sides of the formula in one run, in the same rounds, beside torch's DistributedDataParallel. A step is
 bench_data_parallel.py's. The share is asked for where backward lasts at least as long as communication, so the batch is
@@ -34,6 +38,7 @@ from lib.buckets import plan_buckets
 from lib.collectives import recursive_doubling_all_reduce
 from lib.data_parallel import BucketedDataParallel, OverlappedDataParallel
 from lib.model import GPT, cross_entropy
+from lib.paced import PacedLayer
 from tests import two_nodes
 from tests.benchmarks import report
 from tests.benchmarks.bench_data_parallel import SHAPE, batch, check_equal, gradients, size_of, step
@@ -42,6 +47,7 @@ from tests.benchmarks.rounds import Side, timed, where
 
 RATE = "1gbit"
 THEIR_CAPACITY = 25 * 2**20  # bytes: torch's default. It cuts a little otherwise, but over this link bytes alone count
+LAYERS = 20  # of the paced model
 LONGER = 1.2  # backward over communication, at least, when the batch is chosen: the rounds' own noise is on top
 NOT_SLOWER = Bar(None, "The same bytes over the same link as torch's DistributedDataParallel, in buckets that overlap.")
 HIDDEN = Bar(0.2, "At least 80 % of communication is hidden where backward lasts as long.")
@@ -59,6 +65,7 @@ def outcome(found):
     ours, theirs, compute, communication = (times[s] for s in ("ours", "theirs", "compute", "communication"))
     backward = compute - times["forward"]
     asked = np.median(backward) >= np.median(communication)
+    paced = {side.removeprefix("paced "): times[side] for side in times if side.startswith("paced ")}
     size = size_of(SHAPE)
     rows = [
         report.Row("step, overlapped", 2, size, compare(ours, theirs, times["again"]), NOT_SLOWER),
@@ -67,13 +74,21 @@ def outcome(found):
             "exposed / communication", 2, size,
             compare(ours - compute, communication, times["communication again"]), HIDDEN if asked else None,
         ),
+        report.Row("step, overlapped", 2, "paced", compare(paced["ours"], paced["theirs"], paced["again"]), NOT_SLOWER),
+        report.Row(
+            "exposed / communication", 2, "paced",
+            compare(paced["ours"] - paced["compute"], paced["communication"], paced["communication again"]), HIDDEN,
+        ),
     ]  # fmt: skip
     shares = {
         "overlapped": interval(hidden(ours, compute, communication)),
         "torch's DistributedDataParallel": interval(hidden(theirs, compute, times["their communication"])),
         "bucketed": interval(hidden(times["bucketed"], compute, communication)),
+        "paced, overlapped": interval(hidden(paced["ours"], paced["compute"], paced["communication"])),
+        "paced, torch's": interval(hidden(paced["theirs"], paced["compute"], paced["communication"])),
     }
-    median = {side: float(np.median(seconds)) for side, seconds in {**times, "backward": backward}.items()}
+    times |= {"backward": backward, "paced backward": np.array([found["paced backward"]])}
+    median = {side: float(np.median(seconds)) for side, seconds in times.items()}
     notes = [
         f"Two nodes, one rank each, {RATE} each way; {found['sequences']} sequences of {SHAPE.seq_len} tokens a rank.",
         "Exposed / communication: ours is the step's time without its compute, theirs the same buckets all-reduced "
@@ -91,11 +106,17 @@ def hidden(step, compute, communication):
 
 
 def shares_table(median, shares):
-    steps = {"overlapped": "ours", "torch's DistributedDataParallel": "theirs", "bucketed": "bucketed"}
-    alone = {"torch's DistributedDataParallel": "their communication"}
+    gpt, waiting = ("compute", "backward"), ("paced compute", "paced backward")
+    sides = {
+        "overlapped": ("ours", *gpt, "communication"),
+        "torch's DistributedDataParallel": ("theirs", *gpt, "their communication"),
+        "bucketed": ("bucketed", *gpt, "communication"),
+        "paced, overlapped": ("paced ours", *waiting, "paced communication"),
+        "paced, torch's": ("paced theirs", *waiting, "paced communication"),
+    }
     cells = []
     for who, share in shares.items():
-        seconds = [median[side] for side in (steps[who], "compute", "backward", alone.get(who, "communication"))]
+        seconds = [median[side] for side in sides[who]]
         cells.append([who, *map(report.duration, seconds), report.within(share)])
     header = ["step", "time", "without communication", "of that backward", "communication alone", "hidden [95 %]"]
     return report.Table("The share of communication that is hidden", header, cells)
@@ -150,7 +171,40 @@ def on_ranks(rounds):
         "their communication": their_alone,
         "bucketed": Side(lambda: step(bucketed, tokens)),
     }
-    return {"times": timed(sides, rounds), "sequences": sequences, "place": where()}
+    paced_sides, paced_backward = paced(sum(p.numel() for p in plain.parameters()))
+    times = timed(sides | paced_sides, rounds)
+    return {"times": times, "paced backward": paced_backward, "sequences": sequences, "place": where()}
+
+
+def paced(n):
+    """The sides of a model of LAYERS layers and n parameters that waits, and how long its backward waits."""
+    layers = lambda seconds: torch.nn.Sequential(
+        *(PacedLayer(n // LAYERS, seconds / 2 / LAYERS, seconds / LAYERS) for _ in range(LAYERS))
+    ).to(backend.device())
+    flats = zeros([[p] for p in layers(0).parameters()])
+    alone = Side(lambda: by_lib(flats))
+    seconds = LONGER * clock(alone.op)
+    ours = OverlappedDataParallel(layers(seconds), all_reduce=recursive_doubling_all_reduce)
+    theirs = DistributedDataParallel(layers(seconds), bucket_cap_mb=ours.flats[0].nbytes / 2**20)  # the same buckets
+    plain = layers(seconds)
+
+    def one(model):
+        model.zero_grad()
+        model(torch.ones(1, 1, device=backend.device())).sum().backward()
+        if model is ours:
+            ours.average_gradients()
+
+    for model in (ours, theirs):
+        one(model)
+    check_equal("paced", gradients(ours), gradients(theirs))
+    return {
+        "paced ours": Side(lambda: one(ours)),
+        "paced theirs": Side(lambda: one(theirs)),
+        "paced again": Side(lambda: one(theirs)),
+        "paced compute": Side(lambda: one(plain)),
+        "paced communication": alone,
+        "paced communication again": alone,
+    }, seconds
 
 
 def forward(model, tokens):
