@@ -115,7 +115,8 @@ def test_too_long_a_run_is_ended(tmp_path):
 
 
 @netns
-def test_an_interrupt_leaves_nothing_behind(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_or_sigterm_leaves_nothing_behind(number, tmp_path):
     script = written(tmp_path, SLEEP)
     command = [sys.executable, "-c", INTERRUPTED, str(script), str(tmp_path)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -124,9 +125,9 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path):
             break
         time.sleep(0.1)
     assert len(left_behind(script, process.pid)) == 2 + 2 + 4  # namespaces, torchrun, ranks
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     said = process.communicate(timeout=60)[1]
-    assert "KeyboardInterrupt" in said
+    assert process.returncode == 128 + number or "KeyboardInterrupt" in said
     assert left_behind(script, process.pid) == []
 
 

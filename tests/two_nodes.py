@@ -11,7 +11,7 @@
 A namespace has network cards, addresses and ports of its own: the two meet as two machines would, by TCP over that
 cable alone. `tc tbf`, a token bucket, lets bytes out of each end at the rate. Unlike two machines they share cores, and
 the cable has no latency. Needs root, `ip` and `tc`; `available` says what is missing. When the block is left, by an
-error or an interrupt too, what lives in the namespaces is ended, and they are deleted.
+error, an interrupt or SIGTERM too, what lives in the namespaces is ended, and they are deleted.
 """
 
 import contextlib
@@ -68,6 +68,7 @@ def two_nodes(rate: str | None = "1gbit"):
     pair = next(_pairs)
     names = [f"two-nodes-{os.getpid()}-{pair}-{node}" for node in (0, 1)]
     with contextlib.ExitStack() as stack:
+        stack.enter_context(terminated_as_an_error())
         for name in names:
             call("ip", "netns", "add", name)
             stack.callback(call, "ip", "netns", "delete", name)
@@ -82,6 +83,20 @@ def two_nodes(rate: str | None = "1gbit"):
                 bucket = ["rate", rate, "burst", "256kb", "latency", "50ms"]
                 call("tc", "-n", name, "qdisc", "add", "dev", INTERFACE, "root", "tbf", *bucket)
         yield Nodes(names)
+
+
+@contextlib.contextmanager
+def terminated_as_an_error():
+    """SIGTERM, from `timeout` or `kill`, raises SystemExit in the block: what it has made is taken down on the way."""
+
+    def leave(number, frame):
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Nodes:

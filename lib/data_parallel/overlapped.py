@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.buckets import CAPACITY, flatten, plan_tapered_buckets, slots
+from lib.buckets import CAPACITY, plan_tapered_buckets, slots
 from lib.data_parallel.replicate import Replicated
 
 
@@ -36,7 +36,7 @@ class OverlappedDataParallel(Replicated):
     def __init__(self, module, group=None, all_reduce=collectives.all_reduce, capacity=CAPACITY):
         super().__init__(module, group, all_reduce)
         self.buckets = plan_tapered_buckets(self.trained(), capacity)
-        self.flats = [flatten([torch.zeros_like(p) for p in bucket]) for bucket in self.buckets]  # (n,) each
+        self.flats = [bucket[0].new_zeros(sum(p.numel() for p in bucket)) for bucket in self.buckets]  # (n,) each
         self.bucket_of, self.slot_of = {}, {}
         for i, bucket in enumerate(self.buckets):
             self.bucket_of |= dict.fromkeys(bucket, i)

@@ -70,12 +70,12 @@ def _gather(fn, imports, pieces):
 
 
 def _gather_class(cls, imports, pieces):
-    source, methods = _class_source(cls), list(_methods(cls))
+    source = _class_source(cls)
+    outside = list(_names_outside_bodies(source))
     pieces[cls.__name__] = ""  # its methods may name it
-    for method in methods:
-        _gather_names(_names_outside_bodies(source), method, imports, pieces)
-        _gather_names(_global_names(method.__code__), method, imports, pieces)
-    del pieces[cls.__name__]
+    for method in _methods(cls):
+        _gather_names([*outside, *_global_names(method.__code__)], method, imports, pieces)
+    del pieces[cls.__name__]  # it comes after what it uses
     pieces[cls.__name__] = source
 
 

@@ -109,10 +109,10 @@ EXERCISE = Exercise(
     name="send_recv",
     reference=p2p.send_recv,
     measure=_measure,
-    worlds=(2, 3, 4),
+    worlds=(2, 3, 4, 5),
     may_call=("send", "recv"),
     claims=(
-        Claim("what arrives is what was sent", 6, "2, 3, 4 ranks; neighbours, two away, reversed", _what_arrives),
+        Claim("what arrives is what was sent", 6, "2, 3, 4, 5 ranks; neighbours, two away, reversed", _what_arrives),
         Claim("one message per rank", 2, "as many elements as the tensor has; none to itself", _what_is_sent),
         Claim("your own tensor is left alone", 2, "the result is a new tensor", _what_is_left_alone),
     ),

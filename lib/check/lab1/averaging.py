@@ -197,3 +197,7 @@ ONLY_SUMS = Hint(
     lambda p: p.kind == "raised" and failed(p) is not None and "argument 'op'" in p.text,
     "the all_reduce that you are given takes (tensor, group) and sums. Divide yourself.",
 )
+# First in the hints of every function that averages, in this order.
+MISTAKES = (
+    CALLS_LIB, WRONG_GROUP, THE_PARAMETER, ONLY_SUMS, NOT_DIVIDED, DIVIDED_TWICE, WORLD_SIZE, ANOTHER_DIVISOR,
+)  # fmt: skip

@@ -57,14 +57,7 @@ REDUCE_BUCKET = Exercise(
         Claim("parameters left alone", 1, "only .grad changes", averaging.untouched(CASES)),
     ),
     hints=(
-        averaging.CALLS_LIB,
-        averaging.WRONG_GROUP,
-        averaging.THE_PARAMETER,
-        averaging.ONLY_SUMS,
-        averaging.NOT_DIVIDED,
-        averaging.DIVIDED_TWICE,
-        averaging.WORLD_SIZE,
-        averaging.ANOTHER_DIVISOR,
+        *averaging.MISTAKES,
         averaging.RETURNED_NOTHING,
         Hint(
             "a copy of a gradient that is not contiguous",
