@@ -1,6 +1,8 @@
 """The static figure comes first and is all there is under LAB_STATIC; a slider redraws it."""
 
+import itertools
 import sys
+from fractions import Fraction
 
 import ipywidgets
 import nbformat
@@ -8,8 +10,11 @@ import pytest
 from nbclient import NotebookClient
 
 from lib import explore, plots
+from lib.explore.lab2 import SCHEDULES, bubble_formula
+from lib.pipeline import simulate
 
 EXPLORERS = {
+    "pipeline": explore.draw_pipeline,
     "data_parallel_step": explore.draw_data_parallel_step,
     "scaling_explorer": explore.draw_scaling,
     "all_reduce_cost": explore.draw_all_reduce_cost,
@@ -80,6 +85,42 @@ def test_overlap_and_a_larger_batch_hide_more():
     assert "Overlapped: 0% of communication hidden" in step(buckets=1).alt
     for fits, parameters in (("14,004 tokens", 13_000_000_000), ("14,043 tokens", 1_300_000_000)):
         assert fits in step(parameters=parameters).alt  # nearly the same: a model's size cancels but for latency
+
+
+def test_a_menu_chooses_a_schedule_and_sliders_the_rest(monkeypatch):
+    box, _ = sliders_of("pipeline", monkeypatch)
+    kinds = [type(control).__name__ for control in box.children]
+    assert kinds == ["Dropdown"] + 7 * ["SelectionSlider"]
+    assert box.children[0].options == ("relay", "GPipe", "1F1B", "interleaved", "ZB-H1")
+
+
+def test_what_cannot_be_run_is_told_in_the_figures_place():
+    alt = explore.draw_pipeline("interleaved", p=4, m=6).alt
+    assert "cannot run this" in alt and "use m = 4 or m = 8" in alt
+    assert "bubble 15.8% (formula 15.8%)" in explore.draw_pipeline("interleaved", p=4, m=8).alt
+    assert "(no formula for m < p)" in explore.draw_pipeline("ZB-H1", p=4, m=2).alt
+    slow = explore.draw_pipeline("1F1B", message=1.0).alt
+    assert "(formula 27.3%, without messages)" in slow and "bubble 27.3%" not in slow
+
+
+def test_the_formulas_are_what_the_simulation_gives():
+    """Whole numbers: the bubble is compared with ==."""
+    for (name, schedule), p, m, v in itertools.product(SCHEDULES.items(), (1, 2, 3, 4, 8), (1, 2, 4, 8, 24), (1, 2, 3)):
+        for F, I, W in ((1, 1, 1), (2, 3, 1), (1, 2, 3), (3, 1, 2)):
+            if v > 1 and (name != "interleaved" or m % p):
+                continue
+            times = {"F": F, "B": I + W, "I": I, "W": W}
+            formula = bubble_formula(name, p, m, v, *map(Fraction, (F, I, W)))
+            if formula is None:
+                assert name == "ZB-H1" and m < p
+                continue
+            simulation = simulate(schedule(p, m, v), times)
+            assert Fraction(p * simulation.makespan - sum(simulation.busy), p * simulation.makespan) == formula
+
+
+def test_nothing_is_left_in_pyplot():
+    explore.draw_pipeline()
+    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
 
 
 def test_weak_scaling_lasts_longer_than_strong():

@@ -9,6 +9,7 @@ stored, there are no sliders, and the same code gives the same bytes.
     show.py    explore, sliders
     lab0.py    all_reduce_cost, model_memory, ring_against_hierarchical
     lab1.py    data_parallel_step, scaling_explorer
+    lab2.py    pipeline
 
 Each explorer has its figure beside it: `draw_model_memory(parameters=...)` is what `model_memory()` shows.
 """
@@ -22,10 +23,11 @@ from lib.explore.lab0 import (
     ring_against_hierarchical,
 )
 from lib.explore.lab1 import data_parallel_step, draw_data_parallel_step, draw_scaling, scaling_explorer
+from lib.explore.lab2 import draw_pipeline, pipeline
 from lib.explore.show import explore, sliders
 
 __all__ = [
     "all_reduce_cost", "data_parallel_step", "draw_all_reduce_cost", "draw_data_parallel_step", "draw_model_memory",
-    "draw_ring_against_hierarchical", "draw_scaling", "explore", "model_memory", "ring_against_hierarchical",
-    "scaling_explorer", "sliders",
+    "draw_pipeline", "draw_ring_against_hierarchical", "draw_scaling", "explore", "model_memory", "pipeline",
+    "ring_against_hierarchical", "scaling_explorer", "sliders",
 ]  # fmt: skip

@@ -28,18 +28,20 @@ def explore(draw, **choices):
 
 
 def sliders(draw, update, **choices):
-    """A box of ipywidgets sliders: when one moves, `update` gets draw's new Drawing."""
+    """A box of ipywidgets sliders, or menus where choices are names: when one moves, `update` gets the new Drawing."""
     import ipywidgets  # here, because without a kernel to serve them nobody needs widgets
 
     start = inspect.signature(draw).parameters
-    controls = {
-        name: ipywidgets.SelectionSlider(
-            options=list(values.items()) if isinstance(values, dict) else values, value=start[name].default,
-            description=name.replace("_", " "), continuous_update=False,  # a drawing per stop, not per pixel
-            style={"description_width": "10em"}, layout={"width": "34em"},
-        )
-        for name, values in choices.items()
-    }  # fmt: skip
+    controls = {}
+    for name, values in choices.items():
+        look = {"style": {"description_width": "10em"}, "layout": {"width": "34em"}}
+        look |= {"description": name.replace("_", " "), "value": start[name].default}
+        if isinstance(start[name].default, str):
+            controls[name] = ipywidgets.Dropdown(options=values, **look)
+        else:
+            options = list(values.items()) if isinstance(values, dict) else values
+            # continuous_update: a drawing per stop, not per pixel
+            controls[name] = ipywidgets.SelectionSlider(options=options, continuous_update=False, **look)
 
     def redraw(_):
         update(draw(**{name: control.value for name, control in controls.items()}))

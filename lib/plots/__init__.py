@@ -19,20 +19,36 @@ The same data give the same bytes: a notebook executed again stores the same ima
     waits.py      waits_for: a deadlock's cycle
     steps.py      step_timeline: compute and communication      scaling.py   scaling, communication_share
     server.py     server_traffic: a server against a ring       precision.py underflow, gradient_range: fp16
+    gantt.py      gantt, gantts: schedules on the clock         boxes.py     what gantt.py and overlay.py share
+    overlay.py    simulated_and_measured, on one axis           bubbles.py   bubble_curve: idle time against m
+    kept.py       kept_over_time: live micro-batches            loads.py     stage_loads: layers cut into stages
+    versions.py   stage_versions: PipeDream's weights           recompute.py recompute: memory against time
+    told.py       told: words in a figure's place
+    sharded.py    sharded_linears: columns, gelu, rows          ring_work.py ring_attention_work: who computes what
+    tp_volume.py  tp_volume: a layer's time against tp          activation_memory.py: what a rank keeps for backward
 """
 
+from lib.plots.activation_memory import activation_memory
+from lib.plots.bubbles import bubble_curve
 from lib.plots.chunks import ring
 from lib.plots.curves import cost_curves
+from lib.plots.gantt import gantt, gantts
+from lib.plots.kept import kept_over_time
 from lib.plots.labels import scale, short, spread
 from lib.plots.lanes import timeline
 from lib.plots.links import topology
+from lib.plots.loads import stage_loads
 from lib.plots.loss import loss_curve, loss_curves
 from lib.plots.memory import memory_parts, walls
 from lib.plots.messages import matched, message_rounds, rounds
+from lib.plots.overlay import simulated_and_measured
 from lib.plots.precision import gradient_range, underflow
 from lib.plots.product import four_ways
+from lib.plots.recompute import recompute
+from lib.plots.ring_work import ring_attention_work
 from lib.plots.scaling import communication_share, scaling
 from lib.plots.server import server_traffic
+from lib.plots.sharded import sharded_linears
 from lib.plots.steps import hidden_share, step_timeline
 from lib.plots.style import (
     ALARM,
@@ -47,13 +63,18 @@ from lib.plots.style import (
     rank_color,
     styled,
 )
+from lib.plots.told import told
+from lib.plots.tp_volume import tp_volume
 from lib.plots.traffic import traffic_claim, traffic_matrix
+from lib.plots.versions import stage_versions
 from lib.plots.waits import find_cycle, waits_for
 
 __all__ = [
-    "ALARM", "FAINT", "INK", "OP_COLOR", "PAPER", "RANK_COLORS", "Drawing", "communication_share", "cost_curves",
-    "find_cycle", "finish", "four_ways", "gradient_range", "hidden_share", "loss_curve", "loss_curves", "matched",
-    "memory_parts", "message_rounds", "on_color", "rank_color", "ring", "rounds", "scale", "scaling", "server_traffic",
-    "short", "spread", "step_timeline", "styled", "timeline", "topology", "traffic_claim", "traffic_matrix",
+    "ALARM", "FAINT", "INK", "OP_COLOR", "PAPER", "RANK_COLORS", "Drawing", "activation_memory", "bubble_curve",
+    "communication_share", "cost_curves", "find_cycle", "finish", "four_ways", "gantt", "gantts", "gradient_range",
+    "hidden_share", "kept_over_time", "loss_curve", "loss_curves", "matched", "memory_parts", "message_rounds",
+    "on_color", "rank_color", "recompute", "ring", "ring_attention_work", "rounds", "scale", "scaling",
+    "server_traffic", "sharded_linears", "short", "simulated_and_measured", "spread", "stage_loads", "stage_versions",
+    "step_timeline", "styled", "timeline", "told", "topology", "tp_volume", "traffic_claim", "traffic_matrix",
     "underflow", "waits_for", "walls",
 ]  # fmt: skip

@@ -1,0 +1,78 @@
+"""The explorer of Lab 2: a pipeline schedule, for ranks, micro-batches and times of your choice.
+
+Times are those of one rank's layers on one micro-batch, in units of your choice. Backward is in two parts, that of the
+input (I) and that of the weights (W): ZB-H1 runs them apart, the others together, B = I + W. With v stages on a rank
+each of them takes a v-th of the rank's time.
+"""
+
+from lib import plots
+from lib.explore.show import explore
+from lib.pipeline import gpipe, interleaved, one_f_one_b, relay, simulate, zb_h1
+
+SCHEDULES = {
+    "relay": lambda p, m, v: relay(p, m),
+    "GPipe": lambda p, m, v: gpipe(p, m),
+    "1F1B": lambda p, m, v: one_f_one_b(p, m),
+    "interleaved": interleaved,
+    "ZB-H1": lambda p, m, v: zb_h1(p, m),
+}
+TIMES = {f"{t:g}": t for t in (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)}
+
+
+def pipeline():
+    """The Gantt chart of a schedule, its bubble beside the formula's, and what each rank keeps."""
+    explore(  # at most 1,152 boxes: a new drawing in less than half a second
+        draw_pipeline,
+        schedule=list(SCHEDULES),
+        p=[1, 2, 3, 4, 6, 8],
+        m=[1, 2, 3, 4, 6, 8, 12, 16, 24],
+        v=[1, 2, 3],
+        forward=TIMES,
+        backward_input=TIMES,
+        backward_weights=TIMES,
+        message={"0": 0.0, **TIMES},
+    )
+
+
+def draw_pipeline(schedule="1F1B", p=4, m=8, v=2, forward=1.0, backward_input=1.0, backward_weights=1.0, message=0.0):
+    """The figure of `pipeline`. v counts for interleaved stages only. message: from one rank to the next.
+
+    What cannot be run is told in the figure's place.
+    """
+    try:
+        actions = SCHEDULES[schedule](p, m, v)
+    except ValueError as refusal:  # p does not divide m
+        return plots.told(f"{schedule} cannot run this", f"{refusal}.")
+    share = v if schedule == "interleaved" else 1
+    times = {
+        "F": forward / share, "B": (backward_input + backward_weights) / share,
+        "I": backward_input / share, "W": backward_weights / share,
+    }  # fmt: skip
+    formula = bubble_formula(schedule, p, m, v, forward, backward_input, backward_weights)
+    beside = "no formula for m < p" if formula is None else f"formula {formula:.1%}"
+    simulation = simulate(actions, times, message)
+    sizes = f"p = {p}, m = {m}" + f", v = {v}" * (schedule == "interleaved")
+    return plots.gantt(
+        simulation,
+        title=f"{schedule}: bubble {simulation.bubble:.1%} ({beside}{', without messages' * (message > 0)})",
+        note=f"{sizes}; F {forward:g}, I {backward_input:g}, W {backward_weights:g}, message {message:g}.",
+    )
+
+
+def bubble_formula(schedule, p, m, v, F, I, W):
+    """Bubble of `schedule` if messages take no time: idle / (idle + work) of a rank; None where no formula is known.
+
+    idle:  relay (p-1) m (F+I+W), GPipe and 1F1B (p-1)(F+I+W), interleaved a v-th of that,
+           ZB-H1 (p-1)(F+I-W), or (p-1) max(F, I) if W is not the shortest; m >= p.
+    """
+    work = m * (F + I + W)
+    if schedule == "ZB-H1" and m < p:
+        return None
+    idle = (p - 1) * {
+        "relay": m * (F + I + W),
+        "GPipe": F + I + W,
+        "1F1B": F + I + W,
+        "interleaved": (F + I + W) / v,
+        "ZB-H1": F + I - W if min(F, I) >= W else max(F, I),
+    }[schedule]
+    return idle / (idle + work)

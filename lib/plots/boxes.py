@@ -1,0 +1,110 @@
+"""Boxes of a schedule: F, B, I and W on lanes of time, the micro-batch inside. What gantt.py and overlay.py share.
+
+rank 0  [0][1][2][3]:::::[  0 ][  1 ]      a box: an action, from start to end; its number: the micro-batch
+rank 1  :::[0][1][2][3][ 0 ][  1 ]::       lighter: a later one of the rank's v stages; grey: the rank is idle
+"""
+
+import functools
+
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.patches import Rectangle
+
+from lib.pipeline.simulate import Bar, Simulation
+from lib.plots.labels import short
+from lib.plots.style import FAINT, OP_COLOR, PAPER, on_color, rank_color
+
+# A whole backward has the colour of its first half: both send the gradient that the previous stage waits for.
+BOX_COLOR = {"F": OP_COLOR["F"], "B": OP_COLOR["B"], "I": OP_COLOR["B"], "W": OP_COLOR["W"]}
+IN_WORDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+
+
+def on_clock(timed, unit=None):
+    """(Simulation that begins at 0, name of its unit), for a Simulation or for a list of measured Bars.
+
+    unit: what 1 on the clock is; "s" is turned into ms. Not said: "units" for a Simulation, "s" for Bars.
+    Raises ValueError for no bars, or for a bar that ends before it starts.
+    """
+    if isinstance(timed, Simulation):
+        schedule, bars, unit = timed.schedule, timed.bars, unit or "units"
+    else:
+        bars, unit = sorted(timed, key=lambda bar: (bar.rank, bar.start)), unit or "s"
+        schedule = [[] for _ in range(1 + max((bar.rank for bar in bars), default=-1))]
+        for bar in bars:
+            schedule[bar.rank].append(bar.action)
+    torn = next((bar for bar in bars if bar.end < bar.start), None)
+    if not bars or torn:
+        fault = f"{torn.action} starts at {torn.start} and ends at {torn.end}" if torn else "no bars"
+        raise ValueError(f"{fault}: give the Bars of every rank, as `record` got them, or a Simulation")
+    zero, factor = min(bar.start for bar in bars), 1e3 if unit == "s" else 1
+    moved = [Bar(rank, action, factor * (start - zero), factor * (end - zero)) for rank, action, start, end in bars]
+    return Simulation(schedule, moved), "ms" if unit == "s" else unit
+
+
+@functools.cache
+def box_color(kind, chunk, v):
+    """The colour of a kind of action, the lighter the later its stage (`chunk`, from 0) among the v of its rank."""
+    white = 0.55 * chunk / (v - 1) if v > 1 else 0.0
+    mixed = (a + white * (b - a) for a, b in zip(to_rgb(BOX_COLOR[kind]), to_rgb(PAPER), strict=True))
+    return to_hex(tuple(mixed))
+
+
+def draw_boxes(axes, bars, p, n_stages, inches, low=-0.4, high=0.4, dashed=False):
+    """A box per bar, on the lane of its rank: from `low` to `high` around it, lane 0 on top.
+
+    inches: (of one unit of time, of one lane) on the page: boxes too small for their number have none.
+    dashed: only outlines, and no numbers: what was predicted.
+    """
+    corners, colors, edges, widths = [], [], [], []
+    size = min(9.0, 62 * inches[1] * (high - low))
+    gap = 0.02 / inches[0] if dashed else 0.0  # or two outlines would lie on each other
+    for rank, action, start, end in bars:
+        color, wide = box_color(action.kind, action.stage // p, n_stages // p), (end - start) * inches[0]
+        x, width = (start + gap, end - start - 2 * gap) if wide > 0.06 else (start, end - start)
+        bottom, top = rank + low, rank + high
+        corners.append([(x, bottom), (x + width, bottom), (x + width, top), (x, top)])
+        colors.append("none" if dashed else color)
+        edges.append(color if dashed else PAPER)
+        widths.append(1.3 if dashed else min(0.6, 12 * wide) * (wide > 0.03))  # or a narrow box would be all edge
+        text = str(action.microbatch)
+        if not dashed and size >= 5.5 and wide > 0.0087 * size * len(text) + 0.02:
+            label = axes.text((start + end) / 2, rank + (low + high) / 2, text, ha="center", va="center_baseline",
+                              size=size, color=on_color(color), clip_on=True)  # fmt: skip
+            label.set_in_layout(False)  # hundreds of them, all inside the axes
+    dashes = [(0, (2.2, 1.2))] if dashed else ["-"]
+    # One collection: a thousand rectangles of their own would take a second to draw.
+    boxes = PolyCollection(corners, facecolors=colors, edgecolors=edges, linewidths=widths, linestyles=dashes, zorder=2)
+    boxes.set_in_layout(False)
+    axes.add_collection(boxes)
+
+
+def draw_lanes(axes, p, until):
+    """The ranks' lanes, idle until something is drawn on them, and their names in their colours."""
+    for rank in range(p):
+        axes.add_patch(Rectangle((0, rank - 0.4), until, 0.8, fc=OP_COLOR["idle"], ec="none", zorder=1))
+    axes.set_ylim(p - 0.5, -0.5)
+    axes.set_yticks(range(p), [f"rank {rank}" for rank in range(p)])
+    for label, rank in zip(axes.get_yticklabels(), range(p), strict=True):
+        label.set(color=rank_color(rank), weight="bold")
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def draw_key(axes, kinds, unit, idle=True):
+    """Below `axes`: the name of the time axis, and what the colours mean."""
+    axes.set_xlabel(f"time ({unit})", loc="left")
+    axes.xaxis.set_major_formatter(lambda time, _: short(time))
+    words = {BOX_COLOR[kind]: text for kind, text in reversed(IN_WORDS.items()) if kind in kinds}
+    if {"B", "I"} <= kinds:
+        words[BOX_COLOR["B"]] = "backward, or its input gradient"
+    order = [BOX_COLOR[kind] for kind in "FBW" if BOX_COLOR[kind] in words]
+    handles = [Rectangle((0, 0), 1, 1, fc=color, label=words[color]) for color in order]
+    if idle:
+        handles.append(Rectangle((0, 0), 1, 1, fc=OP_COLOR["idle"], ec=FAINT, lw=0.4, label="idle"))
+    axes.legend(handles=handles, loc="upper right", bbox_to_anchor=(1, 0), borderaxespad=1.75, ncols=8, frameon=False,
+                borderpad=0, handlelength=1.2, columnspacing=1.2)  # fmt: skip
+
+
+def amount(time):
+    """Three digits: 33 -> "33", 123.456 -> "123", 0.123456 -> "0.123"."""
+    return short(float(f"{time:.3g}"))

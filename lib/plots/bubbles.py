@@ -1,0 +1,79 @@
+"""The bubble against the number of micro-batches: what a schedule's formula says, and what comes out."""
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from lib.plots.style import INK, OP_COLOR, PAPER, RANK_COLORS, finish, styled
+
+DASHED = (0, (5, 2.5))
+
+
+@styled
+def bubble_curve(simulated, formulas, measured=None, title=None, note=""):
+    """A panel per schedule, a curve per number of ranks: the share of all ranks' time that is idle.
+
+    simulated: {"1F1B": {p: {m: bubble, ...}, ...}, ...}, bubbles from 0 to 1; 1 to 3 schedules. Hollow points.
+    formulas: {"1F1B": lambda p, m: (p - 1) / (m + p - 1), ...}; dashed, where a schedule has one.
+    measured: as simulated, from ranks; filled points. note: a sentence to begin the caption with.
+    Raises ValueError for another number of schedules, one of them without points, or a share that is none.
+    """
+    measured = measured or {}
+    if not 1 <= len(simulated) <= 3:
+        raise ValueError(f"{len(simulated)} schedules: 1 to 3 fit beside each other")
+    for name, curves in [*simulated.items(), *measured.items()]:
+        shares = [bubble for curve in curves.values() for bubble in curve.values()]
+        if not shares or not 0 <= min(shares) <= max(shares) < 1 or not all(curves.values()):
+            raise ValueError(f"{name}: {curves}: give {{p: {{m: bubble}}}}, each bubble from 0 to 1")
+    ps = sorted({p for curves in simulated.values() for p in curves})
+    ms = sorted({m for curves in simulated.values() for curve in curves.values() for m in curve})
+    color = dict(zip(ps, RANK_COLORS, strict=False))
+
+    figure = Figure(figsize=(8, 3.7))
+    panels = figure.subplots(1, len(simulated), squeeze=False, sharey=True)[0]
+    for axes, (name, curves) in zip(panels, simulated.items(), strict=True):
+        axes.set(xscale="log", xlim=(0.4 * ms[0], 1.25 * ms[-1]), ylim=(0, 100), xlabel="micro-batches m")
+        for p, curve in curves.items():
+            if name in formulas:
+                grid = np.geomspace(min(curve), max(curve), 60)
+                axes.plot(grid, [100 * formulas[name](p, m) for m in grid], color=color[p], ls=DASHED, lw=1.4)
+            axes.plot(list(curve), [100 * b for b in curve.values()], color=color[p], lw=0, marker="o", ms=5.5, mew=1.6,
+                      mfc=PAPER, zorder=3)  # fmt: skip
+            found = measured.get(name, {}).get(p, {})
+            axes.plot(list(found), [100 * b for b in found.values()], color=color[p], lw=0, marker="o", ms=5.5,
+                      zorder=4)  # fmt: skip
+            first, text = min(curve), f"p = {p}" if axes is panels[0] else f"{p}"
+            axes.annotate(text, (first, 100 * curve[first]), xytext=(3, 4), textcoords="offset points", ha="right",
+                          va="bottom", color=color[p], weight="bold", size=9.5)  # fmt: skip
+        axes.set_xticks(ms, [str(m) for m in ms])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.tick_params(axis="x", which="minor", length=0)
+        axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
+        axes.set_axisbelow(True)
+        axes.set_title(name, loc="left", size=10, weight="bold", color=INK)
+    panels[0].set_ylabel("bubble (% of all ranks' time)")
+    claim = _claim(simulated)
+    marks = "Hollow: simulated" + "; filled: measured" * bool(measured) + "; dashed: formula" * bool(formulas)
+    return finish(
+        figure,
+        title or claim,
+        f"{note} {marks}.".strip(),
+        f"Bubble against the number of micro-batches, a panel per schedule. {claim}. {note} "
+        + " ".join(
+            f"{name}, p = {p}, {how}: " + ", ".join(f"{b:.1%} at {m}" for m, b in curve.items()) + "."
+            for how, every in (("simulated", simulated), ("measured", measured))
+            for name, curves in every.items()
+            for p, curve in curves.items()
+        ),
+    )
+
+
+def _claim(simulated):
+    """How far the bubble of most ranks falls with m; and who has the least of it, where there are several."""
+    name, curves = next(iter(simulated.items()))
+    p = max(curves)
+    first, last = min(curves[p]), max(curves[p])
+    claim = f"{name}, p = {p}: from {curves[p][first]:.0%} with m = {first} to {curves[p][last]:.0%} with {last}"
+    at_last = {name: curves[p][last] for name, curves in simulated.items() if last in curves.get(p, {})}
+    least = min(at_last, key=at_last.get)
+    return claim if least == name else f"{claim}; {least}: {at_last[least]:.0%}"

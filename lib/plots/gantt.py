@@ -1,0 +1,116 @@
+"""A schedule on the clock: a lane per rank, a box per action, and how much of the time the rank stands idle.
+
+    rank 0  [0][1][2][3]:::::::::[ 0 ][ 1 ][ 2 ][ 3 ]    43%  4       idle, and the most that is kept at a time
+    rank 1  :::[0][1][2][3]:::[ 0 ][ 1 ][ 2 ][ 3 ]:::    43%  4
+                                                    all  43%
+
+Times are a simulation's, or those that ranks measured: see boxes.py.
+"""
+
+from matplotlib.figure import Figure
+
+from lib.pipeline.actions import count_stages
+from lib.plots.boxes import amount, draw_boxes, draw_key, draw_lanes, on_clock
+from lib.plots.style import FAINT, finish, styled
+
+ORDINALS = ("first", "second", "third", "fourth")
+
+
+@styled
+def gantt(timed, unit=None, title=None, note=""):
+    """One schedule: at the right each rank's share of idle time, and the most micro-batches x stages that it keeps.
+
+    timed: a Simulation, or the Bars of all ranks as `record` got them.
+    unit: what 1 on the clock is, such as "forwards"; "s" is drawn in ms. Bars are in seconds, unless said.
+    note: a sentence to begin the caption with, such as p and m.
+    """
+    timed, unit = on_clock(timed, unit)
+    p, n_stages, makespan = len(timed.schedule), count_stages(timed.schedule), timed.makespan
+    figure = Figure(figsize=(8, min(4.0, 1.75 + 0.32 * p)))
+    axes = figure.add_subplot()
+    draw_lanes(axes, p, makespan)
+    inches = 5.9 / makespan, (figure.get_figheight() - 1.5) / p
+    draw_boxes(axes, timed.bars, p, n_stages, inches)
+    axes.set_xlim(0, makespan)
+    for x, header, values in (
+        (1.075, "idle", [f"{bubble:.0%}" for bubble in timed.bubbles]),
+        (1.165, "keeps", timed.peak_kept),
+    ):
+        place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center_baseline"}
+        axes.annotate(header, (x, -0.78), color=FAINT, **place)
+        for rank, value in enumerate(values):
+            axes.annotate(f"{value}", (x, rank), weight="bold", **place)
+    below = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}
+    axes.annotate(f"{timed.bubble:.0%}", (1.075, 0), xytext=(0, -2), ha="right", weight="bold", **below)
+    axes.annotate("of all", (1.085, 0), xytext=(0, -2), ha="left", color=FAINT, **below)
+    draw_key(axes, {bar.action.kind for bar in timed.bars}, unit)
+    claim = f"{timed.bubble:.0%} of all ranks' time is idle, in {amount(makespan)} {unit}"
+    return finish(
+        figure,
+        title or claim,
+        f"{note} In a box: its micro-batch.{_shades(n_stages // p)} Keeps: most micro-batches"
+        f"{' x stages' * (n_stages > p)} whose backward is not done.".strip(),
+        f"Gantt chart of a schedule on {p} ranks. {f'{title}. ' if title else ''}{claim}. {note} {_of_ranks(timed)}",
+    )  # fmt: skip
+
+
+@styled
+def gantts(schedules, unit=None, title=None, note=""):
+    """Several schedules below each other on one time axis, each with its makespan and its bubble.
+
+    schedules: {"GPipe": Simulation, "1F1B": Simulation, ...}, or Bars in place of a Simulation; 1 to 5 of them.
+    unit, note: as for `gantt`. The figure is taller than others where lanes would become too thin to read.
+    Raises ValueError for another number of schedules, or for some in seconds and some not.
+    """
+    if not 1 <= len(schedules) <= 5:
+        raise ValueError(f"{len(schedules)} schedules: 1 to 5 can be seen at once")
+    on_clocks = {name: on_clock(timed, unit) for name, timed in schedules.items()}
+    units = {name: unit for name, (_, unit) in on_clocks.items()}
+    if len(set(units.values())) > 1:
+        raise ValueError(f"units {units}: they share one time axis, so say one unit for all, unit='s'")
+    timed = {name: each for name, (each, _) in on_clocks.items()}
+    unit = units[next(iter(units))]
+    ranks = [len(each.schedule) for each in timed.values()]
+    longest = max(each.makespan for each in timed.values())
+    lane = max(0.13, min(0.25, (2.8 - 0.3 * len(timed)) / sum(ranks)))  # inches
+
+    figure = Figure(figsize=(8, 1.2 + 0.3 * len(timed) + lane * sum(ranks)))
+    panels = figure.subplots(len(timed), sharex=True, squeeze=False, gridspec_kw={"height_ratios": ranks})[:, 0]
+    for axes, (name, each), p in zip(panels, timed.items(), ranks, strict=True):
+        draw_lanes(axes, p, each.makespan)
+        draw_boxes(axes, each.bars, p, count_stages(each.schedule), (7.0 / longest, lane))
+        axes.tick_params(axis="y", labelsize=min(10, 58 * lane))
+        axes.axvline(each.makespan, color=FAINT, lw=1.2, zorder=0)
+        axes.set_title(f"{name}: {amount(each.makespan)} {unit}, bubble {each.bubble:.0%}", loc="left", size=10,
+                       weight="bold", pad=3)  # fmt: skip
+        axes.set_xlim(0, 1.005 * longest)
+        axes.tick_params(axis="x", length=0 if axes is not panels[-1] else 3)
+    draw_key(panels[-1], {bar.action.kind for each in timed.values() for bar in each.bars}, unit)
+    claim = _claim(timed, unit)
+    most = max(count_stages(each.schedule) // len(each.schedule) for each in timed.values())
+    return finish(
+        figure,
+        title or claim,
+        f"{note} One time axis for all. In a box: its micro-batch.{_shades(most)}".strip(),
+        f"Gantt charts of {len(timed)} schedules on one time axis. {claim}. {note} "
+        + " ".join(f"{name}: {amount(each.makespan)} {unit}. {_of_ranks(each)}" for name, each in timed.items()),
+    )
+
+
+def _claim(timed, unit):
+    (slow, slowest), (fast, fastest) = (pick(timed.items(), key=lambda item: item[1].makespan) for pick in (max, min))
+    if slowest.makespan == fastest.makespan:
+        return f"All take {amount(fastest.makespan)} {unit}"
+    return f"{fast} takes {amount(fastest.makespan)} {unit}, {slow} {amount(slowest.makespan)}"
+
+
+def _shades(v):
+    return f" Lighter: the rank's {' and '.join(ORDINALS[1:v])} stage{'s' * (v > 2)}." if 1 < v <= 4 else ""
+
+
+def _of_ranks(timed):
+    per_rank = ", ".join(
+        f"rank {rank} {bubble:.1%} idle and keeps at most {most}"
+        for rank, (bubble, most) in enumerate(zip(timed.bubbles, timed.peak_kept, strict=True))
+    )
+    return f"Bubble {timed.bubble:.1%}: {per_rank}."

@@ -1,0 +1,92 @@
+r"""What each rank keeps for its backwards, over time: the reason for 1F1B.
+
+        GPipe                      1F1B
+rank 0     __/^^^^\__  8             /^^^^^^^\  4          micro-batches with F done and B (or I) not
+rank 3      _/^^\_     8             /\/\/\/\   1
+"""
+
+from itertools import accumulate
+
+from matplotlib.figure import Figure
+
+from lib.plots.boxes import on_clock
+from lib.plots.labels import short
+from lib.plots.style import INK, OP_COLOR, finish, rank_color, styled
+
+
+@styled
+def kept_over_time(schedules, limits=None, bytes_each=None, unit=None, title=None, note=""):
+    """A column per schedule, a row per rank: the live micro-batches x stages, or their bytes, as steps over time.
+
+    schedules: {"GPipe": Simulation, "1F1B": Simulation}, or Bars in place of a Simulation; 1 to 3, of the same p, at
+        most 6. What waits between I and W (ZB-H1) is not among it: that is less, see `lib.pipeline.kept`.
+    limits: {"1F1B": [min(m, p - i) for i in range(p)]}: what theory allows each rank, dashed.
+    bytes_each: bytes that one micro-batch keeps in one stage; the axis is then in MB, and limits are still counts.
+    Raises ValueError for another number of schedules, for ranks that differ, or a limit missing.
+    """
+    on_clocks = {name: on_clock(timed, unit) for name, timed in schedules.items()}
+    ranks = {name: len(timed.schedule) for name, (timed, _) in on_clocks.items()}
+    limits = limits or {}
+    if not 1 <= len(schedules) <= 3 or len(set(ranks.values())) > 1 or max(ranks.values()) > 6:
+        raise ValueError(f"ranks {ranks}: give 1 to 3 schedules, all of as many ranks, at most 6 to be read")
+    p = next(iter(ranks.values()))
+    wrong = next((name for name in limits if len(limits[name]) != p or name not in schedules), None)
+    if wrong is not None:
+        raise ValueError(
+            f"{wrong}: {len(limits[wrong])} limits, schedules {', '.join(schedules)}: give one for each of {p} ranks"
+        )
+    each, what = (bytes_each / 1e6, "MB") if bytes_each else (1, "micro-batches")
+    steps = {name: [live_steps(timed.bars, rank) for rank in range(p)] for name, (timed, _) in on_clocks.items()}
+    peaks = {name: [max(live for _, live in of_rank) for of_rank in steps[name]] for name in schedules}
+    most = max(max(peak) for peak in peaks.values())
+
+    figure = Figure(figsize=(8, min(4.0, 1.5 + 0.62 * p)))
+    panels = figure.subplots(p, len(schedules), squeeze=False, sharex=True, sharey=True)
+    for column, (name, (timed, unit_name)) in enumerate(on_clocks.items()):
+        for rank, axes in enumerate(panels[:, column]):
+            times, live = zip(*steps[name][rank], (timed.makespan, 0), strict=True)
+            heights = [each * n for n in live]
+            axes.fill_between(times, heights, step="post", color=rank_color(rank), alpha=0.25, lw=0)
+            axes.step(times, heights, where="post", color=rank_color(rank), lw=1.5)
+            if name in limits:
+                axes.axhline(each * limits[name][rank], color=INK, ls=(0, (4, 2.5)), lw=1.2, zorder=3)
+            axes.annotate(_amount(each * peaks[name][rank]), (1.01, each * peaks[name][rank]), weight="bold", size=9.5,
+                          xycoords=("axes fraction", "data"), color=rank_color(rank), va="center")  # fmt: skip
+            axes.set(ylim=(0, 1.12 * each * most))
+            axes.set_yticks([0, each * most], ["", _amount(each * most)])
+            axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
+            axes.set_axisbelow(True)
+            if column == 0:
+                axes.set_ylabel(f"rank {rank}", rotation=0, ha="right", va="center", color=rank_color(rank),
+                                weight="bold")  # fmt: skip
+        panels[0, column].set_title(name, loc="left", size=10, weight="bold", pad=4)
+        panels[-1, column].set_xlabel(f"time ({unit_name})", loc="left")
+        panels[-1, column].xaxis.set_major_formatter(lambda time, _: short(time))
+        panels[-1, column].set_xlim(0, max(timed.makespan for timed, _ in on_clocks.values()))
+    if not bytes_each and any(1 + bar.action.stage > p for timed, _ in on_clocks.values() for bar in timed.bars):
+        what = "micro-batches x stages"
+    claim = "; ".join(f"{name}: at most {_amount(each * max(peaks[name]))} {what}" for name in schedules)
+    dashes = " Dashed: the limit." if limits else ""
+    return finish(
+        figure,
+        title or claim,
+        f"{note} {what[0].upper()}{what[1:]} that each rank keeps, from forward to backward.{dashes} At the right: the "
+        "most.".strip(),
+        f"What each rank keeps over time, in {what}, a column per schedule. {claim}. {note} "
+        + " ".join(
+            f"{name}: " + ", ".join(f"rank {r} at most {_amount(each * n)}" for r, n in enumerate(peaks[name]))
+            + (f"; limits {', '.join(_amount(each * n) for n in limits[name])}." if name in limits else ".")
+            for name in schedules
+        ),
+    )  # fmt: skip
+
+
+def live_steps(bars, rank):
+    """[(time, live from then on), ...] of one rank: one more at the end of an F, one less at the end of a B or I."""
+    ends = sorted((bar.end, {"F": 1, "W": 0}.get(bar.action.kind, -1)) for bar in bars if bar.rank == rank)
+    times = [0, *(end for end, _ in ends)]
+    return list(zip(times, accumulate([0, *(change for _, change in ends)]), strict=True))
+
+
+def _amount(value):
+    return short(float(f"{value:.3g}"))

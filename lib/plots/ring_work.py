@@ -1,0 +1,126 @@
+"""Ring attention's work: who computes which pairs of query and key at which step, and how evenly that falls."""
+
+from itertools import pairwise
+
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from lib.plots.labels import short
+from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, finish, on_color, rank_color, styled
+
+
+@styled
+def ring_attention_work(layouts, title=None, note=""):
+    """For each layout all pairs that the causal mask lets through, and a bar per rank: how many of them are its own.
+
+    layouts: {"contiguous": [positions of rank 0, of rank 1, ...], "zigzag": ...}, one or two of the same T tokens and
+    cp ranks, as from lib.tensor_parallel.layouts; cp from 2 to 8. note: a sentence to begin the caption with.
+    Raises ValueError for another number of layouts or ranks, or positions that are not 0..T-1 once each.
+    """
+    sizes = {name: sum(map(len, layout)) for name, layout in layouts.items()}
+    for name, layout in layouts.items():
+        if sorted(p for positions in layout for p in positions) != list(range(sizes[name])):
+            raise ValueError(f"{name}: {[list(p) for p in layout]} are not the positions 0..T-1, each on one rank")
+    shapes = {(sizes[name], len(layout)) for name, layout in layouts.items()}
+    if not 1 <= len(layouts) <= 2 or len(shapes) != 1 or not all(2 <= cp <= 8 for _, cp in shapes):
+        raise ValueError(
+            f"{len(layouts)} layouts with (tokens, ranks) {sorted(shapes)}: one or two, of one size, on 2 to 8 ranks"
+        )
+    ((T, cp),) = shapes
+    work = {name: _pairs(layout) for name, layout in layouts.items()}  # (cp, steps) each
+    most = max(steps.sum(1).max() for steps in work.values())
+
+    figure = Figure(figsize=(8, 3.7))
+    panels = figure.subplots(1, 2 * len(layouts), squeeze=False, width_ratios=[3, 1.25] * len(layouts))[0]
+    for (name, layout), square, bars in zip(layouts.items(), panels[::2], panels[1::2], strict=True):
+        _square(square, layout, T)
+        square.set_title(name, loc="left", size=10, weight="bold")
+        for rank, pairs in enumerate(work[name].sum(1)):
+            color = rank_color(rank)
+            bars.barh(rank, pairs, height=0.7, color=color)
+            inside = pairs > 0.55 * most
+            bars.annotate(short(pairs), (0 if inside else pairs, rank), xytext=(4, 0), textcoords="offset points",
+                          va="center_baseline", weight="bold", size=9.5,
+                          color=on_color(color) if inside else INK)  # fmt: skip
+        bars.set(xlim=(0, 1.08 * most), ylim=(cp - 0.45, -0.55))
+        bars.set_yticks(range(cp), [f"rank {r}" for r in range(cp)])
+        for label, rank in zip(bars.get_yticklabels(), range(cp), strict=True):
+            label.set(color=rank_color(rank), weight="bold")
+        bars.set_xticks([])
+        bars.set_xlabel("pairs")
+        bars.tick_params(axis="y", length=0)
+        bars.spines[["left", "bottom"]].set_visible(False)
+    claim = _claim(work)
+    return finish(
+        figure,
+        title or claim,
+        f"{note} Coloured: pairs that the mask lets through, by the rank that holds the query; the number: at which "
+        "step. Time: each step takes as long as its most pairs.".strip(),
+        f"For each layout of {T} tokens over {cp} ranks, the lower triangle of queries against keys, coloured by rank, "
+        f"with the step of each block. {claim}. {note} "
+        + " ".join(
+            f"{name}: "
+            + "; ".join(
+                f"rank {r} has {steps.sum():,} pairs, by step {', '.join(f'{n:,}' for n in steps)}"
+                for r, steps in enumerate(work[name])
+            )
+            + "."
+            for name in layouts
+        ),
+    )
+
+
+def _pairs(layout):
+    """(cp, steps): pairs that rank r sees at step s, when it has the keys of rank r - s."""
+    cp = len(layout)
+    seen = lambda queries, keys: int((np.asarray(keys) <= np.asarray(queries)[:, None]).sum())
+    return np.array([[seen(layout[r], layout[r - s]) for s in range(cp)] for r in range(cp)])
+
+
+def _square(axes, layout, T):
+    """Queries downward, keys to the right; a cell in the colour of the query's rank, where the query sees the key."""
+    image = np.empty((T, T, 3))
+    image[:] = to_rgb(PAPER)
+    for rank, positions in enumerate(layout):
+        for q in positions:
+            image[q, : q + 1] = to_rgb(rank_color(rank))
+    axes.imshow(image, extent=(0, T, T, 0), interpolation="nearest")
+    owner = np.empty(T, dtype=int)
+    for rank, positions in enumerate(layout):
+        owner[list(positions)] = rank
+    cuts = [0, *(i for i in range(1, T) if owner[i] != owner[i - 1]), T]
+    for rows in pairwise(cuts):
+        for columns in pairwise(cuts):
+            q, k = np.mgrid[slice(*rows), slice(*columns)]
+            if (k <= q).any():
+                step = (owner[rows[0]] - owner[columns[0]]) % len(layout)
+                (top, bottom), (left, right) = rows, columns
+                low = 0.5 if (k <= q).all() else 0.31  # of half a block, the lower left corner
+                x, y = left + low * (right - left), bottom - low * (bottom - top)
+                size = 9.5 if low == 0.5 or right - left > T / 6 else 8
+                axes.text(x, y, str(step), ha="center", va="center_baseline", size=size if len(cuts) < 12 else 6.5,
+                          color=on_color(rank_color(owner[rows[0]])))  # fmt: skip
+    for cut in cuts[1:-1]:
+        axes.plot([0, cut], [cut, cut], color=PAPER, lw=1.6)
+        axes.plot([cut, cut], [cut, T], color=PAPER, lw=1.6)
+        axes.plot([cut, T], [cut, cut], color=OP_COLOR["idle"], lw=0.7, zorder=0.5)
+        axes.plot([cut, cut], [0, cut], color=OP_COLOR["idle"], lw=0.7, zorder=0.5)
+    axes.plot([0, T, T, 0, 0], [0, 0, T, T, 0], color=FAINT, lw=1.0, clip_on=False)
+    axes.set(xticks=[0, T], yticks=[0, T], xlabel="key", ylabel="query", xlim=(0, T), ylim=(T, 0))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _claim(work):
+    """Who works how much, and how long the ring takes if every step waits for the rank with the most pairs."""
+    uneven = max(work, key=lambda name: work[name].sum(1).max())
+    pairs, time = work[uneven].sum(1), {name: int(steps.max(0).sum()) for name, steps in work.items()}
+    most, least = int(pairs.argmax()), int(pairs.argmin())
+    if pairs[most] == pairs[least]:
+        return f"{uneven.capitalize()}: every rank computes {pairs[most]:,} pairs"
+    claim = f"{uneven.capitalize()}: rank {most} computes {pairs[most] / pairs[least]:.1f} times rank {least}'s pairs"
+    even = min(time, key=time.get)
+    if even == uneven:
+        return claim
+    return f"{claim}; {even} is done after {time[even] / time[uneven]:.0%} of the time"
