@@ -21,6 +21,7 @@ import time
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 
 
@@ -62,6 +63,38 @@ class Paced(torch.autograd.Function):
             x, weight = ctx.saved_tensors
             of_each = (g * x).sum() / weight.numel()  # ()
             return g * (1 + weight.mean()), of_each.repeat(weight.numel()), None, None
+
+
+class PacedStage(nn.Module):
+    """x (b, n) -> (b, n), of the same shape: a pipeline's stage that takes the times it is told, per micro-batch.
+
+        forward    y = x w^T,  w (n, n)                                     forward_seconds
+        backward   dL/dx = g w,       the half that the previous stage      input_seconds
+                                      waits for
+                   dL/dw = g^T x,     the half that can be put off          weight_seconds
+
+    Whole or in halves, a backward takes both: the first wait is where the gradient of y arrives, the second where that
+    of w is added to `w.grad`. The weight starts at one: the stage's output is its input.
+    """
+
+    def __init__(self, n, forward_seconds, input_seconds, weight_seconds):
+        """Raises ValueError for rows of no element, or for a time below 0."""
+        super().__init__()
+        if n < 1 or min(forward_seconds, input_seconds, weight_seconds) < 0:
+            raise ValueError(
+                f"n={n}, forward_seconds={forward_seconds}, input_seconds={input_seconds}, weight_seconds="
+                f"{weight_seconds}: use rows of at least 1 element, and times of 0 or more"
+            )
+        self.weight = nn.Parameter(torch.eye(n))  # (n, n)
+        self.weight.register_post_accumulate_grad_hook(lambda _: time.sleep(weight_seconds))
+        self.forward_seconds, self.input_seconds = forward_seconds, input_seconds
+
+    def forward(self, x):
+        with at_least(self.forward_seconds):
+            y = F.linear(x, self.weight)
+            if y.requires_grad:
+                y.register_hook(lambda _: time.sleep(self.input_seconds))
+            return y
 
 
 @contextlib.contextmanager

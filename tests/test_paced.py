@@ -1,4 +1,4 @@
-"""A paced layer's values and gradients are exact, it takes at least its time, and data parallelism runs on it."""
+"""What a paced layer and stage give is exact, they take at least their time, and the parallelisms run on them."""
 
 import time
 
@@ -8,7 +8,8 @@ import torch.distributed as dist
 
 from lib import launch
 from lib.data_parallel import BucketedDataParallel, OverlappedDataParallel
-from lib.paced import PacedLayer, Spans
+from lib.paced import PacedLayer, PacedStage, Spans
+from lib.pipeline.stage import Stage
 
 
 def gradients(x, layers=3):
@@ -95,3 +96,45 @@ def test_the_wrappers_run_on_it_and_average_what_the_ranks_wait_for():
             assert [span[:3] for span in spans] == [(rank, "compute", "backward"), (rank, "compute", "wait")]
             (*_, began, ended), (*_, then, last) = spans
             assert began + 4 * 2 * 0.02 <= ended <= then <= last
+
+
+# A pipeline's stage.
+
+
+def seconds_of(fn):
+    begin = time.monotonic()
+    fn()
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_stage_takes_its_times_whole_and_in_halves_and_its_gradients_are_a_linear_layers(is_first):
+    F, I, W = 0.01, 0.02, 0.03
+    x, g = (torch.randn(2, 3, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    stage = Stage(PacedStage(3, F, I, W), is_first)
+    weight = stage.module.weight
+
+    assert seconds_of(lambda: stage.forward(0, x, splits=False)) >= F
+    assert seconds_of(lambda: stage.backward(0, g)) >= I + W
+    torch.testing.assert_close(weight.grad, g.T @ x)  # and w = 1: the gradient of x is g
+
+    weight.grad = None
+    assert seconds_of(lambda: stage.forward(0, x, splits=True)) >= F
+    got = []
+    assert seconds_of(lambda: got.append(stage.input_gradient(0, g))) >= I
+    assert weight.grad is None and (got[0] is None if is_first else torch.equal(got[0], g))
+    assert seconds_of(lambda: stage.weight_gradients(0)) >= W
+    torch.testing.assert_close(weight.grad, g.T @ x)
+
+
+def test_a_stages_output_is_its_input_and_its_times_do_not_grow_with_rows():
+    stage, x = PacedStage(3, 0.01, 0, 0), torch.randn(50, 3)
+    with torch.no_grad():
+        assert torch.equal(stage(x), x)
+        assert seconds_of(lambda: stage(x)) < 50 * 0.01
+
+
+@pytest.mark.parametrize(("arguments", "says"), [((0, 1, 1, 1), "n=0"), ((1, 0, 0, -2), "weight_seconds=-2")])
+def test_misuse_of_a_stage_is_refused_with_its_numbers(arguments, says):
+    with pytest.raises(ValueError, match=says):
+        PacedStage(*arguments)

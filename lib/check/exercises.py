@@ -14,7 +14,7 @@ FILES = {
         "parameter_server_step", "unequal_shards", "naive_data_parallel", "buckets", "overlapped", "accumulate",
         "sample_indices", "loss_scaler",
     ),
-    "lab2": ("balance", "gpipe", "one_f_one_b", "interleaved", "zb_h1"),
+    "lab2": ("balance", "relay_step", "gpipe", "one_f_one_b", "weight_stash", "interleaved", "zb_h1"),
 }  # fmt: skip
 MODULES = [import_module(f"lib.check.{lab}.{file}") for lab, files in FILES.items() for file in files]
 EXERCISES = {module.EXERCISE.name: module.EXERCISE for module in MODULES}

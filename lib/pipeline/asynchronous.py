@@ -12,17 +12,17 @@ A gradient is that of a function if its backward goes through the weights of its
 With stashing, a stage whose weights are still needed does not change them: it goes on with a copy, and changes that.
 The old ones live as long as a mini-batch under way has read them: stage i has p-i versions, the newest among them.
 
-Without stashing the update changes the weights in place, also those that graphs have saved. torch would refuse the
-backward ("modified by an inplace operation"), and rightly so: to let the mistake happen, the stage computes with
-parameters of its own that lie on the same memory, and torch does not connect the two.
+    stash.py      which versions there are, and which one an action reads
+    by_name.py    how backward comes to read the version that the stash gives it
+    versions.py   the table of what each action reads
 """
 
-import torch
-from torch import nn
 from torch.func import functional_call
 
 from lib.pipeline.actions import Action
+from lib.pipeline.by_name import by_name
 from lib.pipeline.stage import Pipeline, Stage
+from lib.pipeline.stash import WeightStash
 from lib.pipeline.versions import pipedream
 
 
@@ -36,13 +36,15 @@ class PipeDream(Pipeline):
     `versions` foretells. most_versions: how many versions there were at a time.
     """
 
-    def __init__(self, stages, links, minibatches, optimizer_for, stashing=True):
+    def __init__(self, stages, links, minibatches, optimizer_for, stash=WeightStash, m=1):
         """stages: p modules, one for each rank of `links`. minibatches: n tensors as `run` will get them.
 
-        optimizer_for(parameters) -> a torch optimizer, over this stage's. stashing: backward reads what forward read.
+        optimizer_for(parameters) -> a torch optimizer, over this stage's. stash(weights) -> what says which weights an
+        action reads: a WeightStash; your own; or NewestOnly, without which nobody would see what stashing is for.
+        m: backwards to an update, of the mean of their gradients: 1, or what the stash wants (two_versions.py).
         Sends: a rehearsal. Raises ValueError for several stages per rank, or for a parameter in two of them.
         """
-        self.optimizer_for, self.stashing = optimizer_for, stashing
+        self.optimizer_for, self.stash, self.to_an_update = optimizer_for, stash, m
         super().__init__(stages, links, minibatches)
         if self.v > 1:
             raise ValueError(f"{self.last + 1} stages on {len(links.ranks)} ranks: PipeDream has one stage per rank")
@@ -53,7 +55,7 @@ class PipeDream(Pipeline):
             )
 
     def new_stage(self, module, is_first):
-        return UpdatingStage(module, is_first, self.optimizer_for, self.stashing)
+        return UpdatingStage(module, is_first, self.optimizer_for, self.stash, self.to_an_update)
 
     def run(self, minibatches, targets, loss_fn, record=None):
         """Train on n mini-batches, in order; returns their losses, [() detached, ...], on the last rank, else None.
@@ -79,47 +81,62 @@ class PipeDream(Pipeline):
 
 
 class UpdatingStage(Stage):
-    """A stage that updates after each B. Version k of its weights: after k updates."""
+    """A stage that updates after every m-th B. Version k of its weights: after k updates."""
 
-    def __init__(self, module, is_first, optimizer_for, stashing):
+    def __init__(self, module, is_first, optimizer_for, stash, m):
         super().__init__(module, is_first)
-        self.parameters = dict(module.named_parameters())
-        self.optimizer, self.stashing = optimizer_for(list(self.parameters.values())), stashing
-        self.version, self.weights = 0, self._weights()  # the newest
-        self.under_way = {}  # mini-batch: (version, weights) of its forward, from F to B
+        self.m, self.gathered = m, 0
+        self.parameters = dict(module.named_parameters())  # the newest version, always
+        self.optimizer = optimizer_for(list(self.parameters.values()))
+        weights = {name: p.data for name, p in self.parameters.items()}
+        self.stash = stash(weights)
+        self.leaves = {}  # mini-batch: {name: leaf on the memory that F read}, from F to B; gradients come there
+        self.read_now = None  # in B: the weights that it reads
+        self.version, self.version_in = 0, {address(weights): 0}  # the newest; {memory: the version in it}
         self.reads, self.most_versions = {}, 1
 
-    def _weights(self):
-        """{name: a leaf of its own on the memory of the module's parameter}"""
-        return {name: nn.Parameter(p.data, p.requires_grad) for name, p in self.parameters.items()}
-
     def apply(self, j, x):
-        self.reads["F", j] = self.version
-        self.under_way[j] = self.version, self.weights
+        weights = self.stash.for_forward(j)
+        self.reads["F", j] = self.version_in.get(address(weights))
+        self.leaves[j] = {n: w.detach().requires_grad_(self.parameters[n].requires_grad) for n, w in weights.items()}
         self.most_versions = max(self.most_versions, len(self.versions_held()))
-        return functional_call(self.module, self.weights, (x,))
+        with by_name(weights, lambda: self.read_now):
+            return functional_call(self.module, self.leaves[j], (x,))
 
     def backward(self, j, grad):
+        self.read_now = self.stash.for_backward(j)
+        self.reads["B", j] = self.version_in.get(address(self.read_now))
         grad_x = super().backward(j, grad)
-        version, weights = self.under_way.pop(j)
-        self.reads["B", j] = version if self.stashing else self.version
+        leaves = self.leaves.pop(j)
         for name, parameter in self.parameters.items():
-            parameter.grad, weights[name].grad = weights[name].grad, None
-        self.update()
+            parameter.grad = added(parameter.grad if self.gathered else None, leaves[name].grad, self.m)
+        self.read_now = leaves = None  # let go of this version before `update` makes the next one
+        self.gathered = (self.gathered + 1) % self.m
+        if self.gathered == 0:
+            self.stash.update(self.step)
+        self.most_versions = max(self.most_versions, len(self.versions_held()))
         return grad_x
 
-    @torch.no_grad()
-    def update(self):
-        """w = w - lr grad w, or what the optimizer does, in place; on a copy, if stashing and w is still needed."""
-        if self.stashing and any(weights is self.weights for _, weights in self.under_way.values()):
-            for parameter in self.parameters.values():
-                parameter.data = parameter.data.clone()
-            self.weights = self._weights()
+    def step(self, weights):
+        """w = w - lr grad w, or what the optimizer does, in place, on the weights that are to be version + 1."""
+        for name, parameter in self.parameters.items():
+            parameter.data = weights[name]
         self.optimizer.step()
         self.version += 1
-        self.most_versions = max(self.most_versions, len(self.versions_held()))
+        self.version_in[address(weights)] = self.version
 
     def versions_held(self):
         """[weights, ...], each version once: the newest, and those that mini-batches under way have read."""
-        held = [self.weights, *(weights for _, weights in self.under_way.values())]
-        return list({id(weights): weights for weights in held}.values())
+        return list({address(weights): weights for weights in [self.parameters, *self.leaves.values()]}.values())
+
+
+def added(total, grad, m):
+    """total + grad / m; None stands for no gradient."""
+    if grad is None:
+        return total
+    return grad / m if total is None else total + grad / m
+
+
+def address(weights):
+    """Where in memory a version is: two names for the same memory are one version."""
+    return next(iter(weights.values())).data_ptr()

@@ -69,6 +69,7 @@ def weight_gradients(later):
         weight, bias, x, grad_y = later.pop(0)
         x, grad_y = x.flatten(0, -2), grad_y.flatten(0, -2)  # (rows, n_in), (rows, n_out)
         # backward of a leaf adds to its .grad, and calls its hooks as any backward does.
-        weight.backward(grad_y.T @ x)  # (n_out, n_in)
         if bias is not None and bias.requires_grad:
-            bias.backward(grad_y.sum(0))  # (n_out,)
+            torch.autograd.backward([weight, bias], [grad_y.T @ x, grad_y.sum(0)])  # (n_out, n_in), (n_out,)
+        else:
+            weight.backward(grad_y.T @ x)

@@ -12,9 +12,11 @@ from lib import launch
 from lib.pipeline import Action, pipedream, versions, versions_kept
 from lib.pipeline.asynchronous import PipeDream
 from lib.pipeline.links import connect
+from lib.pipeline.stash import NewestOnly, WeightStash
 
 RANKS = {1: [2], 2: [1, 3], 3: [2, 0, 3], 4: [0, 1, 2, 3]}
 MODELS = ("gpt", "layers")
+STASH = {True: WeightStash, False: NewestOnly}
 N = 9  # mini-batches, 2 rows each, the last of 1 row
 RUNS = [(name, p, stashing) for name in MODELS for p in RANKS for stashing in (True, False)]
 
@@ -53,7 +55,7 @@ def run_each():
         if links:
             _, stages = model(name, p)
             xs, targets = minibatches(name)
-            pipeline = PipeDream(stages, links, xs, Noting, stashing)
+            pipeline = PipeDream(stages, links, xs, Noting, STASH[stashing])
             actions, bytes_held = [], []
             (stage,) = pipeline.stages.values()
 
@@ -183,7 +185,7 @@ def by_hand():
     links, seen = connect(), {}
     for stashing in (True, False):
         stages, xs = three_products()
-        pipeline = PipeDream(stages, links, xs, Noting, stashing)
+        pipeline = PipeDream(stages, links, xs, Noting, STASH[stashing])
         pipeline.run(xs, xs, lambda y, _: y.square().mean())
         ((_, stage),) = pipeline.stages.items()
         seen[stashing] = stage.optimizer.noted

@@ -1,0 +1,117 @@
+"""What relay_step is checked on: groups of one launch of four, stages of unlike sizes, and one process.
+
+    tokens (B, 2) -- stage 0 --> (B, 2, 7) -- stage 1 --> (B, 2, 3) -- stage 2 --> (B, 2, 6) -- stage 3 --> (B, 2, 5)
+
+No two messages of a step are equally large, so a tensor sent in place of another does not fit. Every case makes two
+steps, the second on a smaller batch, without forgetting the gradients of the first. float64.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+WORLD = 4
+GROUPS = ((0, 1, 2), tuple(range(WORLD)), (1, 3), (2,))
+GROUPS_SAY = "1, 2, 3, 4 ranks; two steps"
+WORDS, LENGTH = 9, 2
+WIDTHS = (4, 7, 3, 6, 5)
+ROWS = {1: 3, 2: 2}  # of each step's batch
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step on these global ranks."""
+
+    members: tuple[int, ...]
+    step: int
+
+    @property
+    def world_size(self) -> int:
+        return len(self.members)
+
+    @property
+    def counts_up(self) -> bool:
+        """Are the group's ranks the world's?"""
+        return self.members == tuple(range(self.world_size))
+
+    @property
+    def name(self) -> str:
+        """Also the label of the case's section in the ledger."""
+        group = f"{self.world_size} ranks" if self.counts_up else f"group {self.members}"
+        return f"{group}, step {self.step}"
+
+    def rank(self, number) -> str:
+        return f"rank {number}" if self.counts_up else f"rank {number} of the group"
+
+
+CASES = [Case(members, step) for members in GROUPS for step in ROWS]
+NAMED = {case.name: case for case in CASES}
+
+
+def stages(p):
+    """p stages. Each takes one tensor and gives one; the first takes tokens."""
+    draw = torch.Generator("cpu").manual_seed(p)
+    made = [nn.Sequential(nn.Linear(WIDTHS[i], WIDTHS[i + 1]), nn.Tanh()) for i in range(p)]
+    made[0].insert(0, nn.Embedding(WORDS, WIDTHS[0]))
+    for parameter in nn.ModuleList(made).double().parameters():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=draw, device="cpu", dtype=torch.float64))
+    return made
+
+
+def batch(case):
+    """(tokens (B, 2) int64, target (B, 2, width of the last stage) float64)"""
+    draw = torch.Generator("cpu").manual_seed(case.step)
+    rows, device = ROWS[case.step], torch.empty(0).device
+    tokens = torch.randint(WORDS, (rows, LENGTH), generator=draw, device="cpu")
+    shape = rows, LENGTH, WIDTHS[case.world_size]
+    return tokens.to(device), torch.randn(shape, generator=draw, device="cpu", dtype=torch.float64).to(device)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A step in one process. Lists by stage."""
+
+    takes: list  # what it takes
+    gradients: list  # {name: gradient} of this step alone
+    from_ones: list  # the same, had its backward begun with ones
+    loss: torch.Tensor
+
+
+@cache
+def whole(case):
+    """The step of a case in one process."""
+    made, (x, target) = stages(case.world_size), batch(case)
+    takes, gives = [], []
+    for stage in made:
+        takes.append(x)
+        gives.append(x := stage(x))
+    loss = F.mse_loss(x, target)
+    of = lambda y, stage: torch.autograd.grad(y, list(stage.parameters()), torch.ones_like(y), retain_graph=True)
+    named = lambda stage, all_of_them: {n: g for (n, _), g in zip(stage.named_parameters(), all_of_them, strict=True)}
+    return Whole(
+        [taken.detach() for taken in takes],
+        [named(stage, of(loss, stage)) for stage in made],
+        [named(stage, of(y, stage)) for stage, y in zip(made, gives, strict=True)],
+        loss.detach(),
+    )
+
+
+def sends(case):
+    """[[(to, elements), ...] of rank 0, ...]: activation to the next rank, gradient to the previous one."""
+    p, n = case.world_size, ROWS[case.step] * LENGTH
+    return [
+        [(i + 1, n * WIDTHS[i + 1])] * (i < p - 1) + [(i - 1, n * WIDTHS[i])] * (i > 0)
+        for i in range(p)
+    ]  # fmt: skip
+
+
+def order(case):
+    """[[(op, peer), ...] of rank 0, ...]: what each rank does about messages, in this order."""
+    p = case.world_size
+    return [
+        [("recv", i - 1)] * (i > 0) + [("send", i + 1), ("recv", i + 1)] * (i < p - 1) + [("send", i - 1)] * (i > 0)
+        for i in range(p)
+    ]

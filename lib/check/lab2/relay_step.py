@@ -1,0 +1,162 @@
+"""Lab 2, section 2: relay_step(stage, x, target, loss_fn, group), one batch forward through p ranks and back.
+
+What each stage takes is noted, and compared with what it takes in one process: so is every gradient. The tensor that
+says which shape and dtype to receive is full of nan, and the target is there on the last rank only: whoever computes
+with what it has not got is found out.
+"""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from lib.check.framework import Claim, Exercise, Problem
+from lib.check.lab0 import mistakes, wire
+from lib.check.lab0.cases import called, form_of, groups_of, in_step, number, seen
+from lib.check.lab2.relay_cases import CASES, GROUPS_SAY, ROWS, WORLD, Case, batch, sends, stages, whole
+from lib.check.lab2.relay_hints import HINTS
+from lib.pipeline.relay_step import relay_step
+
+TOLERANCE = 1e-12  # of a gradient's largest number
+
+
+def _measure(fn):
+    kept = {}  # by group: this rank's stage, from step 1 to step 2
+
+    def one(case, group):
+        rank = case.members.index(dist.get_rank())
+        stage = kept.setdefault(case.members, stages(case.world_size)[rank])
+        return _step(case, rank, fn, stage, group)
+
+    return in_step(CASES, groups_of, one, wire=dist.new_group())
+
+
+def _step(case, rank, fn, stage, group):
+    p, (tokens, target) = case.world_size, batch(case)
+    takes = whole(case).takes[rank]
+    x = tokens if rank == 0 else torch.full_like(takes, torch.nan)
+    taken = []
+
+    def loss_fn(y, target):
+        if target is None:
+            raise ValueError("loss_fn was called with target None: the target is on the last rank alone")
+        return F.mse_loss(y, target)
+
+    hook = stage[0].register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0].detach().clone()))
+    loss = called(case, fn, stage, x, target if rank == p - 1 else None, loss_fn, *([] if group is None else [group]))
+    hook.remove()
+    where = f"{case.name}: {case.rank(rank)}"
+    problems = {
+        "taken": _wrong_input(where, rank, taken, takes),
+        "gradient": _wrong_gradient(where, case, rank, {n: q.grad for n, q in stage.named_parameters()}),
+        "loss": _wrong_loss(where, whole(case).loss if rank == p - 1 else None, loss),
+    }
+    return {"ok": not any(problems.values()), **problems}
+
+
+def _wrong_input(where, rank, taken, want):
+    if not taken:
+        return Problem("no forward", f"{where} never called its stage")
+    got = taken[0]
+    if got.shape != want.shape:
+        return Problem("taken", f"{where}: its stage took {form_of(got)}, expected {form_of(want)}", {"nan": False})
+    if not torch.equal(got, want):
+        nan, whose = bool(got.isnan().all()), "the batch" if rank == 0 else f"what rank {rank - 1}'s stage gave"
+        what = f"nan, which is in the x of {where.split(': ')[1]}" if nan else "other numbers"
+        return Problem("taken", f"{where}: its stage took {what}, expected {whose}", {"nan": nan})
+    return None
+
+
+def _wrong_gradient(where, case, rank, got):
+    steps = [whole(Case(case.members, step)) for step in ROWS if step <= case.step]
+    each = [step.gradients[rank] for step in steps]
+    for name in each[0]:
+        want, out = sum(gradients[name] for gradients in each), got[name]
+        if out is not None and _equal(out, want):
+            continue
+        text, facts = f"{where}, {name}", {"p": case.world_size, "absent": out is None, "ones": False, "shares": None}
+        if out is None:
+            return Problem("gradient", f"{text}: .grad is None after step {case.step}", facts)
+        element = tuple((out != want).nonzero()[0].tolist())
+        facts["ones"] = _equal(out, sum(step.from_ones[rank][name] for step in steps))
+        facts["shares"] = _shares(out, [gradients[name] for gradients in each])
+        text += f", element {element[0] if len(element) == 1 else element}: "
+        text += f"expected {number(want[element])}, got {number(out[element])}"
+        if facts["ones"]:
+            text += "\nThat is the gradient of the sum of what this stage gives: backward began with ones."
+        if facts["shares"]:
+            got_of = [f"{share:g} x step {s}'s" for s, share in enumerate(facts["shares"], 1) if share]
+            of = [f"step {s}'s" for s in range(1, len(each) + 1)]
+            text += f"\nIt is {' and '.join(got_of) or 'zero'}; expected {' and '.join(of)}."
+        return Problem("gradient", text, facts)
+    return None
+
+
+def _equal(a, b):
+    return bool(((a - b).abs() <= TOLERANCE * b.abs().max()).all())
+
+
+def _shares(out, each):
+    """[c_1, ...] with out = sum_s c_s each[s], of steps s, or None."""
+    if not out.isfinite().all():
+        return None
+    columns = torch.stack([gradient.flatten() for gradient in each], 1).cpu()  # (elements, steps)
+    found = torch.linalg.lstsq(columns, out.flatten()[:, None].cpu()).solution[:, 0]  # (steps,)
+    if not _equal(columns @ found, out.flatten().cpu()) and out.any():
+        return None
+    return [round(share, 9) for share in found.tolist()]
+
+
+def _wrong_loss(where, want, got):
+    if want is None:
+        text = f"{where} returned {form_of(got)}, expected None: only the last rank has the loss"
+        return None if got is None else Problem("elsewhere", text)
+    if not isinstance(got, torch.Tensor) or got.shape != () or not _equal(got.detach(), want):
+        value = f"{got.item():.6g}" if isinstance(got, torch.Tensor) and got.numel() == 1 else form_of(got)
+        return Problem("loss", f"{where} returned {value}, expected the batch's loss, {want.item():.6g}", {"got": got})
+    if got.requires_grad:
+        return Problem("attached", f"{where} returned a loss that requires grad, expected a detached one")
+    return None
+
+
+def _first(what):
+    """The claim: nothing is wrong with this anywhere; else what is, on the first rank where it is."""
+
+    def judge(runs):
+        for _, _, records in seen(runs, CASES):
+            for record in records if what != "gradient" else reversed(records):  # gradients come from the last rank
+                if record[what]:
+                    return record[what]
+        return None
+
+    return judge
+
+
+def _messages(runs):
+    for run, case, _ in seen(runs, CASES):
+        for rank, (got, want) in enumerate(zip(wire.sent(run, case), sends(case), strict=True)):
+            if got != want:
+                said = [", ".join(f"{n} elements to rank {to}" for to, n in some) or "nothing" for some in (got, want)]
+                text = f"{case.name}: {case.rank(rank)} sent {said[0]}; expected {said[1]}"
+                return Problem("messages", text, {"more": len(got) > len(want)})
+    return None
+
+
+EXERCISE = Exercise(
+    name="relay_step",
+    reference=relay_step,
+    measure=_measure,
+    worlds=(WORLD,),
+    may_call=mistakes.P2P,
+    claims=(
+        Claim("activations forward", 4, f"each stage takes what the previous gives; {GROUPS_SAY}", _first("taken")),
+        Claim(
+            "one process's gradients",
+            7,
+            "every parameter's .grad, to 1e-12; added to what is there",
+            _first("gradient"),
+        ),
+        Claim("the loss on the last rank", 2, "detached; None elsewhere", _first("loss")),
+        Claim("2(p-1) messages", 3, "an activation to the next rank, a gradient to the previous", _messages),
+    ),
+    hints=HINTS,
+)

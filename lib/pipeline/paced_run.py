@@ -1,0 +1,50 @@
+"""A schedule on ranks whose stages take the times they are told: p devices, shown on fewer cores.
+
+    simulate     a clock that is computed                0F0 takes 8, 1F0 starts at 8 + message
+    run_paced    the executor, its messages, its waits   0F0 sleeps 8 ms, 1F0 starts when the message is there
+
+Ranks that compute share the machine's cores, and a bubble on one is another's gain. Ranks that sleep do not
+(lib/paced.py): so a bubble is a bubble here, with as many ranks as you like. Messages are real; over loopback they are
+short. Inside `collectives.slow_link` they take as long as that link says.
+"""
+
+from numbers import Real
+
+import torch
+
+from lib.collectives import barrier
+from lib.paced import PacedStage
+from lib.pipeline.actions import count_stages
+from lib.pipeline.stage import Pipeline
+
+WIDTH = 64  # elements of a row: little to compute
+
+
+def run_paced(schedule, times, links, rows=1):
+    """Execute `schedule` on all ranks of the world, each of which calls it; returns this rank's bars, in seconds.
+
+        results = launch.run(lambda: run_paced(one_f_one_b(4, 8), {"F": 8e-3, "B": 16e-3}, connect()), nproc=4)
+        bars = [bar for rank_bars in results for bar in rank_bars]         # for `recorded` and `times_of`
+
+    times: as for `simulate`, in seconds: F and B, or F, I and W; numbers, or lists with one per stage. A B is half I,
+        half W. Choose milliseconds: a sleep ends about 0.1 ms late.
+    links: of one pipeline of all ranks. rows: of every micro-batch, so that a message has 256 bytes for each.
+    Sends: as `Pipeline.run`, twice: once without any time, so that everything has been used once, and once timed, when
+    all ranks are there.
+    """
+    n_stages, m = count_stages(schedule), 1 + max(action.microbatch for actions in schedule for action in actions)
+    per_stage = lambda time: [time] * n_stages if isinstance(time, Real) else time
+    F = per_stage(times["F"])
+    if "B" in times:
+        I = W = [time / 2 for time in per_stage(times["B"])]
+    else:
+        I, W = per_stage(times["I"]), per_stage(times["W"])
+
+    xs, bars = [torch.ones(rows, WIDTH)] * m, []
+    for pace in (0, 1):
+        stages = [PacedStage(WIDTH, pace * F[s], pace * I[s], pace * W[s]) for s in range(n_stages)]
+        pipeline = Pipeline(stages, links, xs)
+        bars.clear()
+        barrier()
+        pipeline.run(schedule, xs, xs, lambda y, target: y.mean(), bars.append)
+    return bars

@@ -1,0 +1,50 @@
+"""The relay: one batch through the stages of a group, one on each rank, and its gradients back.
+
+    rank 0    f_0 --+                                                        +-- back through f_0
+    rank 1          +-- f_1 --+                            +-- through f_1 --+
+    rank 2                    +-- f_2, loss, through f_2 --+
+              ------- activations forward ------->  <------ gradients back -------
+
+Stage i computes y_i = f_i(x_i), and what it gives is what the next one takes: x_{i+1} = y_i. Backward, a rank gets the
+gradient of what it gave, and hands on the gradient of what it took. Between them stands the chain rule:
+
+    grad y_i = grad x_{i+1}                    comes from the next rank
+    grad x_i = (dy_i / dx_i)^T grad y_i        goes to the previous one
+    grad w_i = (dy_i / dw_i)^T grad y_i        stays: stage i's weights are here and nowhere else
+
+p ranks, and one of them works at a time: each is idle for (p-1)/p of the step. The schedules (schedules.py) cut the
+batch into micro-batches to fill that time.
+"""
+
+import torch
+import torch.distributed as dist
+
+from lib.collectives import p2p
+
+
+def relay_step(stage, x, target, loss_fn, group=None):
+    """One batch forward through the stages of `group` and back; adds one process's gradients to every `.grad`.
+
+    stage: this rank's module; rank i of the group has stage i. It takes one tensor and gives one.
+    x: on the first rank the batch, (B, ...), maybe of integers (tokens). On the others any tensor of the shape and
+    dtype of what the previous rank sends: who receives must know them, since nothing but elements travels. Its values
+    do not count.
+    target: read on the last rank. loss_fn(y, target) -> (), called there alone.
+    Returns the loss, detached (), on the last rank; None elsewhere.
+    Sends: y_i to the next rank, once it is computed; after backward grad x_i to the previous one. 2(p-1) messages.
+    """
+    rank, last = dist.get_rank(group), dist.get_world_size(group) - 1
+    if rank > 0:
+        x = p2p.recv(torch.empty_like(x), rank - 1, group)  # x_i = y_{i-1}
+        x.requires_grad_()  # the graph begins here: without it backward leaves no grad x_i
+    y = stage(x)
+
+    if rank < last:
+        p2p.send(y, rank + 1, group)
+        y.backward(p2p.recv(torch.empty_like(y), rank + 1, group))  # grad y_i = grad x_{i+1}
+    else:
+        loss = loss_fn(y, target)
+        loss.backward()
+    if rank > 0:
+        p2p.send(x.grad, rank - 1, group)
+    return loss.detach() if rank == last else None
