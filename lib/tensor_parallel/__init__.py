@@ -1,0 +1,58 @@
+"""Tensor parallelism: every rank has a part of each layer, and all ranks work on the same tokens.
+
+    x --f--> [ columns, heads, hidden units ] --rows--> partial --g--> x         f, g: the only places that send
+
+file              what it holds                                      sent, in units of (tp-1) BTD over all ranks
+----------------  -------------------------------------------------  -------------------------------------------
+mappings.py       f and g; split and gather of the last dim          2 per all-reduce
+linear.py         columns, rows                                      columns: backward 2; rows: forward 2
+mlp.py            columns, gelu, rows                                forward 2, backward 2
+attention.py      heads over ranks, grouped-query too                forward 2, backward 2
+embedding.py      the vocabulary's rows over ranks                   forward 2
+loss.py           cross-entropy of sharded logits                    forward 6/D: 3 numbers a token
+sequence.py       f and g in halves: each rank its own tokens        1 per gather, 1 per scatter: the same in all
+regathered.py     ... keeping only those tokens for backward         backward 1 more for every column layer
+dropout.py        the same mask on all ranks, or a mask each         nothing
+gpt.py            the whole model, there and back                    see there
+state.py          checkpoints cut and merged                         nothing
+shards.py         a part of a tensor, and the whole again            -
+
+B sequences of T tokens, D hidden, F MLP width, V vocabulary, H heads, K key/value heads, L layers, tp ranks.
+
+What a layer keeps for backward, numbers per token (with F = 4D and 2 bytes each, `34 sbh` less dropout's masks):
+
+                              norms and their outputs   q k v mixed, MLP   scores
+    one process               4D                        4D + 2F            HT
+    tensor parallel           4D                        (4D + 2F)/tp       HT/tp
+    sequence parallel         2D + 2D/tp                (4D + 2F)/tp       HT/tp
+      regathered              4D/tp                     (4D + 2F)/tp       HT/tp
+
+More in files of their own, imported by name: other ways to cut, over the sequence, in two dims, beside the compute.
+"""
+
+from lib.tensor_parallel.attention import ParallelAttention
+from lib.tensor_parallel.dropout import ShardedDropout, own_random_numbers
+from lib.tensor_parallel.embedding import VocabParallelEmbedding, vocab_parallel_embedding
+from lib.tensor_parallel.gpt import ParallelGPT, SequenceParallelGPT, parallel_gpt, plain_gpt, sequence_parallel_gpt
+from lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear, column_parallel, row_parallel
+from lib.tensor_parallel.loss import vocab_parallel_cross_entropy
+from lib.tensor_parallel.mappings import copy_to_group, gather_from_group, reduce_from_group, split_to_group
+from lib.tensor_parallel.mlp import ParallelMLP
+from lib.tensor_parallel.regathered import regathered_columns
+from lib.tensor_parallel.sequence import (
+    gather_sequence,
+    scatter_sequence,
+    sequence_columns,
+    sequence_rows,
+    sum_gradients,
+)
+from lib.tensor_parallel.state import merge_state_dicts, split_dim, split_state_dict
+
+__all__ = [
+    "ColumnParallelLinear", "ParallelAttention", "ParallelGPT", "ParallelMLP", "RowParallelLinear",
+    "SequenceParallelGPT", "ShardedDropout", "VocabParallelEmbedding", "column_parallel", "copy_to_group",
+    "gather_from_group", "gather_sequence", "merge_state_dicts", "own_random_numbers", "parallel_gpt", "plain_gpt",
+    "reduce_from_group", "regathered_columns", "row_parallel", "scatter_sequence", "sequence_columns",
+    "sequence_parallel_gpt", "sequence_rows", "split_dim", "split_state_dict", "split_to_group", "sum_gradients",
+    "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+]  # fmt: skip

@@ -1,0 +1,51 @@
+"""Attention over tp ranks: each has some of the heads (Shoeybi et al. 2019, figure 3b).
+
+    H = 4 heads, tp = 2          query heads       key/value heads (K = 2: grouped-query)
+        rank 0                   0 1               0            head i reads key/value head i // (H/K):
+        rank 1                       2 3             1          its own rank has it
+
+    x --f--> q, k, v of my heads --> softmax(q k^T / sqrt(d)) v --> . O_r --g--> + o
+
+A head is d columns of the q, k and v layers, and d rows of the out layer: a split by heads is a split by columns, then
+by rows. Heads do not talk to each other, so nothing is sent between f and g. One all-reduce of (B, T, D) forward (g),
+one backward (f): x enters once for q, k and v together.
+
+A key/value head lies on one rank: tp divides K. (With K < tp, ranks could share a head by copies, whose gradients
+would be summed over the ranks that have it; then k and v would no longer shrink with tp. Not built here.)
+"""
+
+import torch.distributed as dist
+from torch import nn
+
+from lib.model import causal_attention, merge_heads, split_heads
+from lib.tensor_parallel.dropout import own_random_numbers
+from lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear, column_parallel, row_parallel
+from lib.tensor_parallel.shards import divide
+
+
+class ParallelAttention(nn.Module):
+    """A rank's heads of a `lib.model.Attention`: (B, T, D) -> (B, T, D); in sequence parallel both (B, T/tp, D).
+
+    attention: the plain one, alike on all ranks. columns, rows: the two ways to multiply, as in linear.py.
+    Raises ValueError where tp does not divide n_heads or n_kv_heads.
+    """
+
+    def __init__(self, attention, group=None, columns=column_parallel, rows=row_parallel):
+        super().__init__()
+        self.group, self.columns, self.head_dim = group, columns, attention.head_dim
+        tp = dist.get_world_size(group)
+        divide(attention.q.out_features // self.head_dim, tp, "n_heads")
+        divide(attention.k.out_features // self.head_dim, tp, "n_kv_heads")
+        self.q = ColumnParallelLinear(attention.q, group, columns)  # weight (H*d/tp, D)
+        self.k = ColumnParallelLinear(attention.k, group, columns)  # weight (K*d/tp, D)
+        self.v = ColumnParallelLinear(attention.v, group, columns)  # weight (K*d/tp, D)
+        self.out = RowParallelLinear(attention.out, group, rows)  # weight (D, H*d/tp)
+        self.dropout = nn.Dropout(attention.dropout.p)
+
+    def forward(self, x):
+        columns = self.columns(x, [self.q, self.k, self.v], self.group)  # (B, T, H*d/tp), twice (B, T, K*d/tp)
+        q, k, v = (split_heads(column, self.head_dim) for column in columns)  # (B, H/tp, T, d), twice (B, K/tp, T, d)
+        p = self.dropout.p if self.training else 0.0
+        with own_random_numbers(self.group, p > 0):
+            mixed = causal_attention(q, k, v, p)  # (B, H/tp, T, d)  sharded by heads
+        return self.dropout(self.out(merge_heads(mixed)))

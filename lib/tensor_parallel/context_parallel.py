@@ -1,0 +1,110 @@
+"""Context parallelism: the whole GPT with its sequence split over the ranks; only attention talks.
+
+    tokens (B, T) --shard--> (B, t)   embedding   norm, q, k, v   RING   out, norm, mlp   ...   head   loss: a part
+                                      t positions                  ^ keys and values go round            of the sum
+
+Every layer but attention works on one token at a time, so a rank that holds t = T/cp of the tokens runs it as it is.
+Three things change: the embedding must know which positions these are; attention is ring attention; and the loss is
+the rank's part of a sum over all B*T tokens. Parameters are whole on every rank, and each rank's gradient is the part
+that its tokens give: one all-reduce (a sum, no mean) after backward, as in data parallelism.
+
+    L = 1/(BT) sum over ranks of sum over their tokens        dL/dw = sum over ranks of (dL/dw of their tokens)
+
+Sources: Liu et al. 2023 (ring attention); Megatron-LM's and torch's "context parallel" do the same.
+"""
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from lib.model import cross_entropy, merge_heads, split_heads
+from lib.tensor_parallel.ring_attention import ring_attention
+from lib.tensor_parallel.sequence import sum_gradients
+
+
+def shard(x, layout, group=None):
+    """This rank's tokens of the whole sequence: x (B, T, ...) -> (B, t, ...). Sends nothing."""
+    return x[:, layout[dist.get_rank(group)]]
+
+
+def context_parallel_gpt(model, layout, group=None):
+    """`model`, a `lib.model.GPT` that is alike on all ranks, for this rank's tokens; `model` itself stays as it is.
+
+    layout: [positions of rank 0, of rank 1, ...], from `layouts`; 0..T-1 with T up to the model's seq_len.
+    After backward call `sum_gradients()`, once per step. Sends nothing now.
+    Raises ValueError for a model with dropout, or a sequence longer than the model's.
+    """
+    longest, last = model.shape.seq_len, max(positions[-1] for positions in layout)
+    if last >= longest:
+        raise ValueError(f"the layout has position {last}, the model positions 0 to {longest - 1}: use fewer tokens")
+    if model.shape.dropout > 0:
+        raise ValueError(
+            f"dropout is {model.shape.dropout}: ring attention computes each block again in backward, and keeps no "
+            "mask of what was dropped; use dropout=0.0"
+        )
+    return ContextParallelGPT(model, layout, group)
+
+
+class ContextParallelGPT(nn.Module):
+    """A GPT on a part of the sequence, under the GPT's names for parts and parameters. By `context_parallel_gpt`."""
+
+    def __init__(self, model, layout, group):
+        super().__init__()
+        self.shape, self.layout, self.group = model.shape, layout, group
+        model = copy.deepcopy(model)  # whole, ties and all
+        self.embedding = SplitEmbedding(model.embedding, layout[dist.get_rank(group)])
+        self.blocks, self.norm, self.head = model.blocks, model.norm, model.head
+        for block in self.blocks:
+            block.attention = SplitAttention(block.attention, layout, group)
+
+    def forward(self, tokens):
+        """tokens (B, t) int64, this rank's -> logits (B, t, V)."""
+        x = self.embedding(tokens)  # (B, t, D)
+        for block in self.blocks:
+            x = block(x)  # (B, t, D)
+        return self.head(self.norm(x))  # (B, t, V)
+
+    def loss(self, tokens, targets):
+        """This rank's part of the mean over all B*T tokens; the parts of all ranks add up to it. Both (B, t) -> ()."""
+        T = sum(len(positions) for positions in self.layout)
+        return cross_entropy(self(tokens), targets, "sum") / (len(tokens) * T)
+
+    def sum_gradients(self):
+        """Every gradient becomes the sum over the ranks. Call it once per step, after the last backward.
+
+        Sends: one all-reduce of all parameters.
+        """
+        sum_gradients(self.parameters(), self.group)
+
+
+class SplitEmbedding(nn.Module):
+    """tokens (B, t) at the rank's positions -> (B, t, D). `embedding`'s two tables."""
+
+    def __init__(self, embedding, positions):
+        super().__init__()
+        self.token, self.position = embedding.token, embedding.position
+        self.positions = positions  # t of them
+
+    def forward(self, tokens):
+        if tokens.shape[-1] != len(self.positions):
+            raise ValueError(
+                f"{tokens.shape[-1]} tokens for {len(self.positions)} positions: pass shard(tokens, layout, group)"
+            )
+        positions = torch.tensor(self.positions, device=tokens.device)  # (t,)
+        return self.token(tokens) + self.position(positions)  # (B, t, D)
+
+
+class SplitAttention(nn.Module):
+    """(B, t, D) -> (B, t, D), over all T tokens, with `attention`'s linear layers (cut by heads: one tp rank's)."""
+
+    def __init__(self, attention, layout, group):
+        super().__init__()
+        self.q, self.k, self.v, self.out = attention.q, attention.k, attention.v, attention.out
+        self.head_dim, self.layout, self.group = attention.head_dim, layout, group
+
+    def forward(self, x):
+        q, k, v = (split_heads(linear(x), self.head_dim) for linear in (self.q, self.k, self.v))
+        mixed = ring_attention(q, k, v, self.layout, self.group)  # (B, H, t, d)
+        return self.out(merge_heads(mixed))  # (B, t, D)

@@ -1,0 +1,116 @@
+"""Tensor parallelism from two mappings (Shoeybi et al. 2019, "Megatron-LM", section 3).
+
+                 forward                     backward
+    f   copy     x on every rank: nothing    the ranks' gradients of x are summed: all-reduce
+    g   reduce   the ranks' x are summed:    the gradient of the sum is that of each term: nothing
+                 all-reduce
+
+    x --f--> x A_r --gelu--> Y_r B_r --g--> sum over r          rank r of tp, with its part of A and of B
+    <--f---  each rank's part of dx  <--g--  dZ, the same on all ranks
+
+Both are one line of calculus, with the tp ranks as one graph:
+
+    f   y_r = x for each r       dx   = sum_r dy_r
+    g   y   = sum_r x_r          dx_r = dy
+
+so each one's backward is the other's forward. Between f and g every rank works on its own; outside, all ranks hold the
+same numbers and compute the same. Hence the two must come as a pair. Without f, a rank's gradient of x lacks what the
+other ranks' parts add to it; without g, what leaves is a partial sum.
+
+The other pair cuts and joins the last dim, for a layer that gives or takes whole vectors. Each is the other's backward:
+
+    split_to_group     x (.., F) on every rank -> its part (.., F/tp)
+    gather_from_group  the ranks' parts (.., F/tp) -> x (.., F) on every rank
+
+Gather takes no sum in backward: the same whole is used alike on all ranks, so all have the same gradient of it.
+"""
+
+import torch
+import torch.distributed as dist
+
+from lib import collectives
+from lib.tensor_parallel.shards import divide, whole
+
+
+def copy_to_group(x, group=None, all_reduce=collectives.all_reduce):
+    """f: x, replicated, into the tensor-parallel region. Returns x, any shape.
+
+    Sends nothing forward; backward all-reduces the gradient, as large as x.
+    all_reduce: all_reduce(tensor, group) sums in place.
+    """
+    return _Copy.apply(x, group, all_reduce)
+
+
+def reduce_from_group(x, group=None, all_reduce=collectives.all_reduce):
+    """g: the sum over the ranks of x, each rank's partial result; any shape, a new tensor, replicated.
+
+    Sends forward: one all-reduce, as large as x; backward nothing.
+    all_reduce: all_reduce(tensor, group) sums in place.
+    """
+    return _Reduce.apply(x, group, all_reduce)
+
+
+def split_to_group(x, group=None, all_gather=collectives.all_gather):
+    """This rank's part of x, replicated, on the last dim: (.., F) -> (.., F/tp).
+
+    Sends nothing forward; backward all-gathers the parts' gradients. Raises ValueError where tp does not divide F.
+    """
+    return _Split.apply(x, group, all_gather)
+
+
+def gather_from_group(x, group=None, all_gather=collectives.all_gather):
+    """The ranks' parts side by side on the last dim, replicated: (.., F/tp) -> (.., F).
+
+    Sends forward: an all-gather; backward nothing, each rank takes its part of the gradient.
+    """
+    return _Gather.apply(x, group, all_gather)
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group, all_reduce):
+        ctx.how = group, all_reduce
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        # dx = sum_r dy_r
+        return reduce_from_group(dy, *ctx.how), None, None
+
+
+class _Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group, all_reduce):
+        ctx.how = group, all_reduce
+        total = x.clone(memory_format=torch.contiguous_format)  # the caller's x stays partial
+        all_reduce(total, group)
+        return total
+
+    @staticmethod
+    def backward(ctx, dy):
+        # dx_r = dy
+        return copy_to_group(dy, *ctx.how), None, None
+
+
+class _Split(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group, all_gather):
+        ctx.how = group, all_gather
+        rank, tp = dist.get_rank(group), dist.get_world_size(group)
+        divide(x.shape[-1], tp, "the last dim")
+        return x.chunk(tp, -1)[rank].contiguous()  # (.., F/tp)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return gather_from_group(dy, *ctx.how), None, None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group, all_gather):
+        ctx.how = group, all_gather
+        return whole(x, -1, group, all_gather)  # (.., F)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return split_to_group(dy, *ctx.how), None, None

@@ -1,0 +1,99 @@
+"""Sequence parallelism: between the split layers each rank has its own tokens (Korthikanti et al. 2022, section 4.2.2).
+
+    tensor parallel     norm (B, T, D)    --f-->  columns, rows  --g-->   dropout, + (B, T, D)     every rank the same
+    sequence parallel   norm (B, T/tp, D) --G-->  columns, rows  --S-->   dropout, + (B, T/tp, D)  every rank its tokens
+
+                     forward            backward
+    G   gather       all-gather         reduce-scatter          the norms' input and output, dropout's mask, the
+    S   scatter      reduce-scatter     all-gather              residual stream: 1/tp of each on a rank
+
+An all-reduce is a reduce-scatter and an all-gather. S and the next G are these two halves, with the norm between them:
+the same bytes forward as g alone. In backward, G's reduce-scatter and the S before it do the same for f.
+
+    G   y   = [x_0 | ... | x_tp-1]       dx_r = sum_s (dy_s, tokens of rank r)
+    S   y_r = sum_s (x_s, tokens of r)   dx_s = [dy_0 | ... | dy_tp-1]
+
+There is a price in parameters. A norm's weight, a position's vector or the bias after S is on every rank, but has seen
+that rank's tokens only: its gradient is a sum over all tokens, so over the ranks. `sum_gradients` adds it up.
+"""
+
+import torch
+import torch.distributed as dist
+
+from lib import collectives
+from lib.buckets import flatten, unflatten
+from lib.tensor_parallel.linear import column_parallel, row_parallel
+from lib.tensor_parallel.shards import divide, whole
+
+
+def gather_sequence(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
+    """G: every rank's tokens, in rank order, on every rank: (B, T/tp, D) -> (B, T, D).
+
+    Sends: an all-gather forward, a reduce-scatter backward: (tp-1) BTD elements over all ranks, each.
+    all_gather(chunk, group) and reduce_scatter(tensor, group) work on dim 0 and return their result.
+    """
+    return _GatherSequence.apply(x, group, all_gather, reduce_scatter)
+
+
+def scatter_sequence(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
+    """S: x, each rank's partial result, summed over the ranks; this rank's tokens of it: (B, T, D) -> (B, T/tp, D).
+
+    Sends: a reduce-scatter forward, an all-gather backward: (tp-1) BTD elements over all ranks, each.
+    Raises ValueError where tp does not divide T.
+    """
+    return _ScatterSequence.apply(x, group, all_gather, reduce_scatter)
+
+
+def sequence_columns(x, linears, group=None, enter=gather_sequence):
+    """`column_parallel` of this rank's tokens: (B, T/tp, D) -> [(B, T, F/tp), ...]. Backward keeps the gathered x."""
+    return column_parallel(x, linears, group, enter)
+
+
+def sequence_rows(x, linear, group=None, leave=scatter_sequence):
+    """`row_parallel` into this rank's tokens: (B, T, F/tp) -> (B, T/tp, D). The bias's gradient is partial."""
+    return row_parallel(x, linear, group, leave)
+
+
+@torch.no_grad()
+def sum_gradients(parameters, group=None, all_reduce=collectives.all_reduce):
+    """Replace the gradients of these parameters by their sums over the ranks of `group`.
+
+    parameters: those that are alike on all ranks but were used on this rank's tokens only, in one order on all ranks.
+    Frozen ones are left alone; one that was not used here counts as zeros. Once per step, after the last backward: a
+    second call would sum the sums. Sends: one all-reduce of all of them, end to end; nothing for an empty list.
+    """
+    trained = [p for p in parameters if p.requires_grad]
+    for p in trained:
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    if trained:
+        flat = flatten([p.grad for p in trained])  # (n,)
+        all_reduce(flat, group)
+        unflatten(flat, [p.grad for p in trained])
+
+
+class _GatherSequence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, *how):
+        ctx.how = how
+        group, all_gather, _ = how
+        return whole(x, -2, group, all_gather)  # (B, T, D)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return scatter_sequence(dy, *ctx.how), None, None, None
+
+
+class _ScatterSequence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, *how):
+        ctx.how = how
+        return own_tokens_of_the_sum(x, *how)  # (B, T/tp, D)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return gather_sequence(dy, *ctx.how), None, None, None
+
+
+def own_tokens_of_the_sum(x, group, all_gather, reduce_scatter):
+    divide(x.shape[-2], dist.get_world_size(group), "the sequence's length")
+    return reduce_scatter(x.movedim(-2, 0).contiguous(), group).movedim(0, -2).contiguous()
