@@ -1,0 +1,1 @@
+"""Lab 3's graded exercises, one file each."""

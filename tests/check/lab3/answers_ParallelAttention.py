@@ -1,0 +1,362 @@
+"""Answers to Lab 3's ParallelAttention: wrong ones, each with its hint, and right ones.
+
+Most differ from `Heads`, a right one, in one of its parts.
+"""
+
+import math
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from as_an_answer import as_an_answer
+from torch import nn
+
+from lib import tensor_parallel as tp
+from lib.model import causal_attention, merge_heads, split_heads
+from lib.tensor_parallel import attention as libs
+
+
+class Part(nn.Module):
+    """A weight and a bias."""
+
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight.detach().clone()), nn.Parameter(bias.detach().clone())
+
+
+class Heads(nn.Module):
+    """Cuts by itself."""
+
+    def __init__(self, attention, group=None, columns=tp.column_parallel, rows=tp.row_parallel):
+        super().__init__()
+        self.group, self.columns, self.rows, self.head_dim = group, columns, rows, attention.head_dim
+        self.rank, self.N = dist.get_rank(group), dist.get_world_size(group)
+        self.divides(attention)
+        self.q, self.k, self.v = self.inward(attention)
+        self.out = self.outward(attention.out)
+
+    def divides(self, attention):
+        for layer in (attention.q, attention.k):
+            heads = layer.out_features // self.head_dim
+            if heads % self.N:
+                raise ValueError(f"{heads} heads over {self.N} ranks")
+
+    def inward(self, attention):
+        return [Part(self.own(layer.weight), self.own(layer.bias)) for layer in (attention.q, attention.k, attention.v)]
+
+    def own(self, t):
+        return t.chunk(self.N)[self.rank]
+
+    def outward(self, out):
+        return Part(out.weight.chunk(self.N, 1)[self.rank], out.bias)
+
+    def forward(self, x):
+        q, k, v = (split_heads(y, self.head_dim) for y in self.multiplied(x))
+        return self.left(merge_heads(self.attend(q, k, v)))
+
+    def multiplied(self, x):
+        return self.columns(x, [self.q, self.k, self.v], self.group)
+
+    def attend(self, q, k, v):
+        return causal_attention(q, k, v)
+
+    def left(self, mixed):
+        return self.rows(mixed, self.out, self.group)
+
+
+# wrong
+
+
+class Interleaved(Heads):
+    """Head r, r + tp, r + 2 tp, ... on rank r, of q alone."""
+
+    def inward(self, attention):
+        _, k, v = super().inward(attention)
+        heads = attention.q.weight.unflatten(0, (-1, self.head_dim))[self.rank :: self.N].flatten(0, 1)
+        bias = attention.q.bias.unflatten(0, (-1, self.head_dim))[self.rank :: self.N].flatten()
+        return Part(heads, bias), k, v
+
+
+class InterleavedEverywhere(Interleaved):
+    """Right where every query head has its own key/value head, but for who has which."""
+
+    def own(self, t):
+        return t.unflatten(0, (-1, self.head_dim))[self.rank :: self.N].flatten(0, 1)
+
+    def outward(self, out):
+        return Part(out.weight.unflatten(1, (-1, self.head_dim))[:, self.rank :: self.N].flatten(1, 2), out.bias)
+
+
+class WholeKeys(Heads):
+    def inward(self, attention):
+        q, _, _ = super().inward(attention)
+        return q, *(Part(layer.weight, layer.bias) for layer in (attention.k, attention.v))
+
+
+class KeysCutOnlyWhereAsMany(WholeKeys):
+    """Grouped-query attention keeps all its key/value heads."""
+
+    def inward(self, attention):
+        if attention.k.out_features == attention.q.out_features:
+            return Heads.inward(self, attention)
+        return super().inward(attention)
+
+
+class OutOnDimZero(Heads):
+    def outward(self, out):
+        return Part(out.weight.chunk(self.N)[self.rank], out.bias)
+
+
+class ColumnsOnDimOne(Heads):
+    def inward(self, attention):
+        layers = attention.q, attention.k, attention.v
+        return [Part(layer.weight.chunk(self.N, 1)[self.rank], self.own(layer.bias)) for layer in layers]
+
+
+class OutOfTheNext(Heads):
+    def outward(self, out):
+        return Part(out.weight.chunk(self.N, 1)[(self.rank + 1) % self.N], out.bias)
+
+
+class RanksOfTheWorld(Heads):
+    def own(self, t):
+        return t.chunk(self.N)[dist.get_rank() % self.N]
+
+    def outward(self, out):
+        return Part(out.weight.chunk(self.N, 1)[self.rank], out.bias)
+
+
+class ScaledByTheFullWidth(Heads):
+    def attend(self, q, k, v):
+        return causal_attention(q / math.sqrt(self.q.weight.shape[1] / self.head_dim), k, v)
+
+
+class ScaledByTheRanks(Heads):
+    def attend(self, q, k, v):
+        return causal_attention(q * math.sqrt(self.N), k, v)
+
+
+class Unscaled(Heads):
+    def attend(self, q, k, v):
+        return causal_attention(q * math.sqrt(self.head_dim), k, v)
+
+
+class KeysRepeated(Heads):
+    def attend(self, q, k, v):
+        share = q.shape[1] // k.shape[1]
+        return causal_attention(q, k.repeat(1, share, 1, 1), v.repeat(1, share, 1, 1))
+
+
+class NoMask(Heads):
+    def attend(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+class BiasInEveryPart(Heads):
+    def left(self, mixed):
+        return tp.reduce_from_group(F.linear(mixed, self.out.weight, self.out.bias), self.group)
+
+
+class WithoutBias(Heads):
+    def left(self, mixed):
+        return self.rows(mixed, self.out, self.group) - self.out.bias
+
+
+class WithoutG(Heads):
+    def left(self, mixed):
+        return F.linear(mixed, self.out.weight, self.out.bias)
+
+
+class WithoutF(Heads):
+    def multiplied(self, x):
+        return [F.linear(x, layer.weight, layer.bias) for layer in (self.q, self.k, self.v)]
+
+
+class OneAtATimeNoList(Heads):
+    def multiplied(self, x):
+        return [self.columns(x, layer, self.group) for layer in (self.q, self.k, self.v)]
+
+
+class OneAtATime(Heads):
+    def multiplied(self, x):
+        return [self.columns(x, [layer], self.group)[0] for layer in (self.q, self.k, self.v)]
+
+
+class NarrowHeads(Heads):
+    """The heads' width is cut, not their number."""
+
+    def forward(self, x):
+        q, k, v = (split_heads(y, self.head_dim // 2 + 2) for y in self.multiplied(x))
+        return self.left(merge_heads(self.attend(q, k, v)))
+
+
+class KeysForValues(Heads):
+    def attend(self, q, k, v):
+        return causal_attention(q, v, k)
+
+
+class InTheWorld(Heads):
+    def left(self, mixed):
+        return self.rows(mixed, self.out)
+
+
+class NotParameters(Heads):
+    def inward(self, attention):
+        parts = super().inward(attention)
+        for part in parts:
+            for name in ("weight", "bias"):
+                tensor = getattr(part, name).detach().requires_grad_()
+                delattr(part, name)
+                setattr(part, name, tensor)
+        return parts
+
+
+class KeepsTheWhole(Heads):
+    def __init__(self, attention, *args):
+        super().__init__(attention, *args)
+        self.attention = attention
+
+
+class Views(Heads):
+    def inward(self, attention):
+        parts = super().inward(attention)
+        for part, layer in zip(parts, (attention.q, attention.k, attention.v), strict=True):
+            part.weight = nn.Parameter(self.own(layer.weight.detach()))
+        return parts
+
+
+class CutsThePlainOne(Heads):
+    def outward(self, out):
+        part = super().outward(out)
+        out.weight.data.zero_()
+        return part
+
+
+class LibsColumns(Heads):
+    def multiplied(self, x):
+        return tp.column_parallel(x, [self.q, self.k, self.v], self.group)
+
+
+class LibsLayers(nn.Module):
+    """Layers of lib that were not told how to multiply."""
+
+    def __init__(self, attention, group=None, columns=tp.column_parallel, rows=tp.row_parallel):
+        super().__init__()
+        self.head_dim, self.group, self.columns = attention.head_dim, group, columns
+        Heads.divides(self, attention) if self.count() else None
+        self.q, self.k, self.v = (tp.ColumnParallelLinear(a, group) for a in (attention.q, attention.k, attention.v))
+        self.out = tp.RowParallelLinear(attention.out, group)
+
+    def count(self):
+        self.N = dist.get_world_size(self.group)
+        return self.N
+
+    def forward(self, x):
+        q, k, v = (split_heads(y, self.head_dim) for y in self.columns(x, [self.q, self.k, self.v], self.group))
+        return self.out(merge_heads(causal_attention(q, k, v)))
+
+
+class NoError(Heads):
+    def divides(self, attention):
+        pass
+
+
+class QueriesOnly(Heads):
+    def divides(self, attention):
+        heads = attention.q.out_features // self.head_dim
+        if heads % self.N:
+            raise ValueError(f"{heads} heads over {self.N} ranks")
+
+
+class Asserts(Heads):
+    def divides(self, attention):
+        for layer in (attention.q, attention.k):
+            assert layer.out_features // self.head_dim % self.N == 0
+
+
+class Inherits(libs.ParallelAttention):
+    pass
+
+
+class NotWritten(nn.Module):
+    def __init__(self, attention, group=None, columns=tp.column_parallel, rows=tp.row_parallel):
+        super().__init__()
+        raise NotImplementedError
+
+
+# right
+
+
+class OfLibsLayers(LibsLayers):
+    """As the notebook has it."""
+
+    def __init__(self, attention, group=None, columns=tp.column_parallel, rows=tp.row_parallel):
+        super().__init__(attention, group, columns, rows)
+        self.rows = rows
+
+    def forward(self, x):
+        q, k, v = (split_heads(y, self.head_dim) for y in self.columns(x, [self.q, self.k, self.v], self.group))
+        return self.rows(merge_heads(causal_attention(q, k, v)), self.out, self.group)
+
+
+class WithEinsum(Heads):
+    """nn.Linear as parts, v first, and attention written out."""
+
+    def inward(self, attention):
+        made = []
+        for layer in (attention.q, attention.k, attention.v):
+            part = nn.Linear(layer.in_features, layer.out_features // self.N).to(layer.weight)
+            part.weight.data.copy_(self.own(layer.weight))
+            part.bias.data.copy_(self.own(layer.bias))
+            made.append(part)
+        return made
+
+    def multiplied(self, x):
+        v, q, k = self.columns(x, [self.v, self.q, self.k], self.group)
+        return q, k, v
+
+    def attend(self, q, k, v):
+        q = q.unflatten(1, (k.shape[1], -1))
+        scores = torch.einsum("bksth,bkuh->bkstu", q, k) / self.head_dim**0.5
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(later, -math.inf).softmax(-1)
+        return torch.einsum("bkstu,bkuh->bksth", weights, v).flatten(1, 2)
+
+
+WRONG = {
+    Interleaved: "heads interleaved",
+    InterleavedEverywhere: "heads interleaved",
+    WholeKeys: "a layer not cut",
+    KeysCutOnlyWhereAsMany: "a layer not cut",
+    OutOnDimZero: "cut on the wrong dim",
+    ColumnsOnDimOne: "cut on the wrong dim",
+    OutOfTheNext: "another rank's heads",
+    RanksOfTheWorld: "another rank's heads",
+    ScaledByTheFullWidth: "another scale",
+    ScaledByTheRanks: "another scale",
+    Unscaled: "another scale",
+    KeysRepeated: "another key/value head",
+    NoMask: "no mask",
+    BiasInEveryPart: "the bias N times",
+    WithoutBias: "the bias is missing",
+    WithoutG: "g is missing",
+    WithoutF: "f is missing",
+    OneAtATimeNoList: "no list of layers",
+    OneAtATime: "x enters three times",
+    NarrowHeads: "shapes do not fit",
+    KeysForValues: "another result",
+    InTheWorld: "the group is not passed on",
+    NotParameters: "no parameters",
+    KeepsTheWhole: "the whole is kept",
+    Views: "views of the whole",
+    CutsThePlainOne: "the plain attention changed",
+    LibsColumns: "not the ones it was given",
+    LibsLayers: "not the ones it was given",
+    NoError: "no error",
+    QueriesOnly: "no error",
+    Asserts: "another error",
+    Inherits: "called lib's",
+    NotWritten: "not written",
+}
+
+RIGHT = [Heads, OfLibsLayers, WithEinsum, as_an_answer(libs.ParallelAttention)]
