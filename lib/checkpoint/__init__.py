@@ -9,11 +9,15 @@
     checkpoint.set_random_state(own["random"])       # last: whatever runs before it may draw numbers
 
 `folder.py`: a folder that a kill at any moment leaves whole. `ranks.py`: who writes and who reads what.
+`sharded.py`: shards, saved on N ranks and loaded on M.
 `random_state.py`: the state of the generators that a training step draws from.
 """
 
 from lib.checkpoint.folder import latest
 from lib.checkpoint.random_state import random_state, set_random_state
 from lib.checkpoint.ranks import Facts, load, save
+from lib.checkpoint.sharded import load_sharded, save_sharded
 
-__all__ = ["Facts", "latest", "load", "random_state", "save", "set_random_state"]
+__all__ = [
+    "Facts", "latest", "load", "load_sharded", "random_state", "save", "save_sharded", "set_random_state",
+]  # fmt: skip

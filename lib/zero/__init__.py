@@ -1,0 +1,44 @@
+"""ZeRO: data parallelism in which no rank keeps what another has already (Rajbhandari et al. 2020).
+
+    N ranks, psi parameters        weights     gradients     optimizer state     sent per rank and step, (N-1)/N psi
+    data parallelism               whole       whole         whole               2
+    zero1.py                       whole       whole         1/N                 2
+    zero2.py                       whole       1/N           1/N                 k + 1      k micro-batches
+    fsdp.py, ZeRO-3                1/N         1/N           1/N                 3 k        the root unit: 2 k
+
+file            what it is
+--------------  ----------------------------------------------------------------------------------
+flat.py         parameters as one padded line, a shard for every rank
+groups.py       parameter groups, before and after they become shards
+zero1.py        reduce-scatter, update the shard, all-gather
+zero2.py        the reduce-scatter while backward runs, the rest freed
+unit.py         ZeRO-3's unit: unshard, reshard
+passing.py      be told when backward begins and ends with a module
+fsdp.py         which unit is whole when
+prefetch.py     the next unit's gather beside this one's compute
+masters.py      fp32 masters of 16-bit shards
+offload.py      masters and optimizer state in the CPU's memory
+state.py        all of it in a checkpoint, for any number of ranks
+live.py         bytes that live tensors hold, to compare with the formulas (`lib.cost.zero`)
+
+Gradients are averaged, as in data parallelism: ranks hold equal shares of the batch, and after `average_gradients()`
+every shard's `.grad` is the mean. `lib.clip` clips them by their global norm.
+"""
+
+from lib.zero.flat import Flat, padded_size
+from lib.zero.fsdp import FSDP
+from lib.zero.groups import parameter_groups
+from lib.zero.live import live_bytes, start_counting
+from lib.zero.masters import MasterShards
+from lib.zero.offload import OffloadedOptimizer
+from lib.zero.prefetch import PrefetchingFSDP
+from lib.zero.state import load_shards, save_shards
+from lib.zero.unit import Unit
+from lib.zero.zero1 import Zero1, gather_parameters, reduce_gradients
+from lib.zero.zero2 import Zero2
+
+__all__ = [
+    "FSDP", "Flat", "MasterShards", "OffloadedOptimizer", "PrefetchingFSDP", "Unit", "Zero1", "Zero2",
+    "gather_parameters", "live_bytes", "load_shards", "padded_size", "parameter_groups", "reduce_gradients",
+    "save_shards", "start_counting",
+]  # fmt: skip

@@ -1,0 +1,74 @@
+"""A flat: some parameters as one padded line, of which every rank owns a shard.
+
+    parameters    [    w (2, 3)     ][   b (3)  ][ s () ]  0   0        n = 10, N = 4: padded to 12
+    whole         w00 w01 w02 | w10 w11 w12 | b0 b1 b2 | s  0  0
+                    shard 0        shard 1     shard 2   shard 3        3 numbers each, whatever the shapes
+
+Cut by elements, not by parameters: every rank owns as much as every other, to the byte, and reduce-scatter and
+all-gather are plain. A shard knows nothing of the shapes in it, so the optimizer must work element by element, as SGD
+and Adam do; one that looks at a whole matrix (Muon, LAMB) would see something else.
+
+The parameters become views of `whole`: to fill the line is to set the model. A flat is what all three stages of ZeRO
+are made of; they differ in what stays whole, and when it is sent.
+
+Source: the flat parameter of PyTorch FSDP (Zhao et al. 2023, section 3.2.1); the padding, DeepSpeed's and ours alike.
+"""
+
+import torch
+import torch.distributed as dist
+
+from lib import collectives
+from lib.buckets import slots
+
+
+def padded_size(n, world_size):
+    """The smallest multiple of world_size that is not below n."""
+    return -(-n // world_size) * world_size
+
+
+class Flat:
+    """`parameters`, of one dtype on one device, as one line over the ranks of `group`. Rank 0's values count.
+
+    n            numbers in the parameters; `padded`, with the zeros at the end
+    whole        (padded,)     every rank's shard
+    shard        (padded/N,)   this rank's, a view of `whole`; a leaf, for the optimizer
+    slots        the pieces of `whole` in the shapes of the parameters
+    Sends: a broadcast of the line.
+    """
+
+    def __init__(self, parameters, group=None):
+        rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+        self.parameters, self.group = list(parameters), group
+        self.n = sum(p.numel() for p in self.parameters)
+        self.padded = padded_size(self.n, self.world_size)
+        self.whole = self.parameters[0].detach().new_zeros(self.padded)
+        self.slots = slots(self.whole[: self.n], self.parameters)
+        for parameter, slot in zip(self.parameters, self.slots, strict=True):
+            slot.copy_(parameter.detach())
+        self.attach()
+        collectives.broadcast(self.whole, 0, group)  # equal once, and with equal gradients equal for ever
+        self.trained = self.parameters[0].requires_grad
+        self.shard = self.whole.chunk(self.world_size)[rank].detach().requires_grad_(self.trained)
+
+    def attach(self):
+        """Let the parameters be views of `whole`, in their own shapes."""
+        for parameter, slot in zip(self.parameters, self.slots, strict=True):
+            parameter.data = slot
+
+    @torch.no_grad()
+    def take_gradients(self):
+        """This rank's gradients as one line, (padded,), each divided by N; the parameters' `.grad` are dropped.
+
+        The sum of these over the ranks is the mean. A parameter that this rank did not use contributes zeros.
+        """
+        line = self.shard.new_zeros(self.padded)  # zeros: the padding's gradient, or the optimizer would move it
+        for parameter, slot in zip(self.parameters, slots(line[: self.n], self.slots), strict=True):
+            if parameter.grad is not None:
+                torch.div(parameter.grad, self.world_size, out=slot)
+                parameter.grad = None
+        return line
+
+    @torch.no_grad()
+    def add_gradient(self, piece):
+        """Add this rank's part of the mean gradient, (padded/N,), to the shard's. Like backward, it accumulates."""
+        self.shard.grad = piece if self.shard.grad is None else self.shard.grad.add_(piece)

@@ -1,0 +1,165 @@
+"""ZeRO-3, fully sharded data parallelism: a unit's parameters are whole only while they are used.
+
+    forward     unit 0: unshard, compute, reshard     unit 1: unshard, compute, reshard     ...
+    backward    ...     unit 1: unshard, compute, reduce-scatter, reshard     unit 0: the same
+
+    memory      shards of all units, and the whole of one unit and of the root
+    sent        gather + gather + reduce-scatter = 3 (N-1)/N psi elements per rank and step; 2 for the root
+
+The root is what belongs to no unit, or to two: in a GPT the embedding, which is also the head. It is used at both ends,
+so it stays gathered from the begin of forward to the end of backward.
+
+psi: padded parameters. k micro-batches send k times as much, as a rank keeps neither weights nor gradients whole.
+
+Sources: ZeRO (Rajbhandari et al. 2020, section 5.3); PyTorch FSDP (Zhao et al. 2023).
+"""
+
+import contextlib
+import functools
+from collections import Counter
+
+import torch
+
+from lib import collectives
+from lib.zero.flat import Flat
+from lib.zero.groups import parameter_groups
+from lib.zero.passing import on_backward
+from lib.zero.unit import Unit
+
+
+class FSDP:
+    """`module`, each rank of `group` with its shard of it; called, it calls `module`.
+
+        fsdp = FSDP(model, units=model.blocks)
+        optimizer = torch.optim.AdamW(fsdp.groups, lr=3e-4)       # or MasterShards(fsdp.groups, ...) in 16 bits
+        model.loss(tokens, targets).backward()                    # or fsdp(tokens)
+        fsdp.average_gradients()                                  # after every backward: shards accumulate
+        clip_gradients(fsdp.shards, 1.0, [None])                  # if you like
+        optimizer.step()
+        optimizer.zero_grad()
+
+    units: submodules in the order of the forward pass, none inside another. parameters: parameter groups, as torch's
+    optimizers take them; left out: all that `module` trains, in one group. Rank 0's values count, buffers too.
+    To recompute activations, make Recomputed(block) the unit: inside a recomputed module a unit would be gathered a
+    third time. Every rank runs the same units in the same order.
+    """
+
+    unit_type = Unit  # a Unit of your own: class MyFSDP(FSDP): unit_type = MyUnit
+
+    def __init__(
+        self, module, units, group=None, parameters=None,
+        reduce_scatter=collectives.reduce_scatter, all_gather=collectives.all_gather,
+    ):  # fmt: skip
+        self.module, self.group, units = module, group, list(units)
+        for buffer in module.buffers():
+            collectives.broadcast(buffer, 0, group)
+        groups = parameter_groups(module.parameters() if parameters is None else parameters)
+        kind_of = group_numbers(module, groups)
+        shares, rest = split_units(module, units)
+        make = lambda parameters: self.unit_type(flats_of(parameters, kind_of, group), all_gather, reduce_scatter)
+        self.units, self.root = [make(share) for share in shares], make(rest)
+        flats = [flat for unit in [*self.units, self.root] for flat in unit.flats]
+        of_group = [[flat for flat in flats if kind_of.get(flat.parameters[0]) == i] for i in range(len(groups))]
+        self.groups = [{**g, "params": [f.shard for f in fs]} for g, fs in zip(groups, of_group, strict=True)]
+        # As the optimizer has them, then the frozen ones.
+        self.flats = [*(f for fs in of_group for f in fs), *(f for f in flats if not f.trained)]
+        self.in_backward = []  # units whose backward has begun and not ended
+        module.register_forward_pre_hook(lambda *_: self._before_model())
+        module.register_forward_hook(lambda *_: self._after_model())
+        for place, submodule in enumerate(units):
+            submodule.register_forward_pre_hook(functools.partial(self._enter, place), with_kwargs=True)
+            submodule.register_forward_hook(functools.partial(self._leave, place))
+
+    @property
+    def shards(self):
+        """This rank's trained shards, in the order of `groups`; `.grad` holds the mean after `average_gradients`."""
+        return [flat.shard for flat in self.flats if flat.trained]
+
+    def __call__(self, *inputs, **named):
+        return self.module(*inputs, **named)
+
+    # --- what happens when; a subclass that prefetches does other things at the same places
+
+    def _before_model(self):
+        self.backward_will_come = torch.is_grad_enabled() or self.root.is_unsharded
+        self.root.unshard()  # every time: the optimizer may have stepped since the last
+
+    def _after_model(self):
+        if not self.backward_will_come:
+            self.root.reshard()
+
+    def _before_forward(self, place):
+        self.units[place].unshard()
+
+    def _after_forward(self, place):
+        self.units[place].reshard()
+
+    def _before_backward(self, place):
+        self.units[place].unshard()
+
+    def _after_backward(self, place):
+        self.units[place].reduce_gradients()
+        self.units[place].reshard()
+
+    def average_gradients(self):
+        """After each backward: what is left, and the root. Then the mean is in every shard's `.grad`."""
+        for place in tuple(self.in_backward):  # a unit whose input needs no gradient ends here: the first one
+            self._end(place)
+        self.root.reduce_gradients()
+        self.root.reshard()
+
+    # --- the places, from module hooks
+
+    def _enter(self, place, submodule, inputs, named):
+        self._before_forward(place)
+        return on_backward(lambda: self._end(place), (inputs, named))
+
+    def _leave(self, place, submodule, inputs, output):
+        self._after_forward(place)
+        return on_backward(lambda: self._begin(place), output)
+
+    def _begin(self, place):
+        self._before_backward(place)
+        self.in_backward.append(place)
+
+    def _end(self, place):
+        self.in_backward.remove(place)
+        self._after_backward(place)
+
+    @contextlib.contextmanager
+    def unsharded(self):
+        """Within, `module` is whole on every rank: to save it for one process, or to look at it. Change nothing.
+
+        Not between forward and backward. Sends: an all-gather per flat.
+        """
+        for unit in [*self.units, self.root]:
+            unit.unshard()
+        try:
+            yield self.module
+        finally:
+            for unit in [*self.units, self.root]:
+                unit.reshard()
+
+
+def group_numbers(module, groups):
+    """{parameter: the number of its group}. Raises ValueError for a trained one that no group has."""
+    number = {parameter: i for i, g in enumerate(groups) for parameter in g["params"]}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter not in number:
+            raise ValueError(f"{name} is trained, but in no parameter group: add it to one, or freeze it")
+    return number
+
+
+def split_units(module, units):
+    """([[parameter, ...] of each unit], [those of the root]). A parameter of two units, a tied one, is the root's."""
+    uses = Counter(parameter for unit in units for parameter in unit.parameters())
+    shares = [[p for p in unit.parameters() if uses[p] == 1] for unit in units]
+    return shares, [p for p in module.parameters() if uses[p] != 1]
+
+
+def flats_of(parameters, number, group):
+    """Flats of these parameters: one for each dtype, device and parameter group; the frozen ones apart."""
+    kinds = {}
+    for p in parameters:
+        kinds.setdefault((p.dtype, p.device, number.get(p)), []).append(p)
+    return [Flat(of_kind, group) for of_kind in kinds.values()]

@@ -1,0 +1,101 @@
+"""Prefetch: gather the next unit while this one computes.
+
+    FSDP           gather 0 [ compute 0 ] gather 1 [ compute 1 ] gather 2 [ compute 2 ]
+    prefetching    gather 0 [ compute 0 ][ compute 1 ][ compute 2 ]
+                            [ gather 1 ] [ gather 2 ]                     in backward: 1 while 2, 0 while 1
+
+In backward the wire has two things to do beside the compute of a unit: gather the next one's weights, and
+reduce-scatter the gradients of the one before. The gather is put in line first: the next unit waits for it, and nothing
+waits for gradients until the step.
+
+The price is memory: two units are whole at a time, and the root; and gradients of two, of which one is on its way.
+
+Sources: ZeRO-Infinity (Rajbhandari et al. 2021, section 6.2); PyTorch FSDP (Zhao et al. 2023, section 3.3).
+"""
+
+import torch
+
+from lib import collectives
+from lib.zero.fsdp import FSDP
+
+
+class PrefetchingFSDP(FSDP):
+    """FSDP, with all communication on the communication thread, beside compute. Used alike.
+
+    From forward to `average_gradients` the group is in use there.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.coming = {}  # {place: [work]}: gathers under way
+        self.leaving = []  # [(flat, work)]: reduce-scatters under way, of one unit
+
+    def _fetch(self, place):
+        """Begin to gather unit `place`, if there is such a unit and it is not there, or coming."""
+        if 0 <= place < len(self.units) and place not in self.coming and not self.units[place].is_unsharded:
+            self.coming[place] = start_unshard(self.units[place])
+
+    def _take(self, place):
+        """Wait until unit `place` is whole."""
+        self._fetch(place)
+        for work in self.coming.pop(place, []):
+            work.wait()
+        self.units[place].attach()
+
+    def _before_model(self):
+        self._settle()
+        self.backward_will_come = torch.is_grad_enabled() or self.root.is_unsharded
+        works = start_unshard(self.root)
+        self._fetch(0)
+        for work in works:
+            work.wait()
+        self.root.attach()
+
+    def _after_model(self):
+        if torch.is_grad_enabled():
+            self._fetch(len(self.units) - 1)  # backward begins where forward ended; the loss is computed meanwhile
+        super()._after_model()
+
+    def _before_forward(self, place):
+        self._take(place)
+        self._fetch(place + 1)
+
+    def _before_backward(self, place):
+        self._take(place)
+        self._fetch(place - 1)
+
+    def _after_backward(self, place):
+        self._keep_gradients()  # of the unit before: two units' gradients at a time, no more
+        self._send_gradients(self.units[place])
+        self.units[place].reshard()
+
+    def _send_gradients(self, unit):
+        self.leaving += [
+            (flat, collectives.start(unit.reduce_scatter, flat.take_gradients(), flat.group)) for flat in unit.trained
+        ]
+
+    def _keep_gradients(self):
+        for flat, work in self.leaving:
+            flat.add_gradient(work.wait())
+        self.leaving = []
+
+    def average_gradients(self):
+        """After each backward: what is left, and the root. Then the mean is in every shard's `.grad`."""
+        for place in tuple(self.in_backward):
+            self._end(place)
+        self._send_gradients(self.root)
+        self.root.reshard()
+        self._settle()
+
+    def _settle(self):
+        """Nothing under way, and no unit gathered that nobody came to use."""
+        self._keep_gradients()
+        for place in tuple(self.coming):
+            self._take(place)
+            self.units[place].reshard()
+
+
+def start_unshard(unit):
+    """Begin to gather a unit's parameters; returns the works. When all have ended, `attach()` it."""
+    unit.allocate()
+    return [collectives.start(unit.all_gather, flat.shard, flat.group, out=flat.whole) for flat in unit.flats]

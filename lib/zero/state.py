@@ -1,0 +1,84 @@
+"""The sharded state of ZeRO in a checkpoint: what each rank steps on, cut anew where the number of ranks changes.
+
+    rank r saves    per flat     weight (m,)    exp_avg (m,)    exp_avg_sq (m,)        its own shard of each
+    all ranks       per flat     step 7                                                alike, so once
+                    once         learning rates and the like; the shapes in each flat, to know the model again
+
+A weight is saved as its fp32 master where there is one; the 16-bit weight follows from it. Momentum and variance are
+lines like the weights: an optimizer that works element by element can go on from any cut.
+"""
+
+import math
+
+import torch
+
+from lib.checkpoint import load_sharded, save_sharded
+
+
+def save_shards(folder, step, flats, optimizer, shared=None, own=None, group=None):
+    """Write weights and optimizer state of `flats` as the checkpoint of `step`; each rank writes its shards.
+
+    flats, optimizer: zero.flats, zero.optimizer or fsdp.flats, and the optimizer of fsdp.groups.
+    shared, own: more to save, as in `checkpoint.save`: buffers, and ZeRO-1's frozen parameters, are in no flat.
+    Sends, raises: as `checkpoint.save_sharded`.
+    """
+    pieces, sizes, alike = {}, {}, {}
+    for name, flat, master, state in entries(flats, optimizer):
+        for key, value in [("weight", master), *state.items()]:
+            if is_line(value, flat):
+                pieces[f"{name} {key}"], sizes[f"{name} {key}"] = value.detach(), flat.n
+            else:
+                alike[f"{name} {key}"] = value
+    settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    facts = {"layout": layout(flats), "alike": alike, "settings": settings, "shared": shared}
+    save_sharded(folder, step, pieces, sizes, facts, own, group)
+
+
+@torch.no_grad()
+def load_shards(folder, flats, optimizer, step=None, group=None):
+    """Fill the shards and the optimizer's state from a checkpoint, saved on any number of ranks.
+
+    After it, Zero1 and Zero2 need `gather_parameters()`. Returns (shared, own, facts) as `checkpoint.load` does.
+    Sends, raises: as `checkpoint.load_sharded`. Raises ValueError for a checkpoint of other flats.
+    """
+    pieces, saved, own, facts = load_sharded(folder, step, group)
+    if saved["layout"] != layout(flats):
+        raise ValueError(
+            f"{facts.path} holds flats of {[sum(map(math.prod, f)) for f in saved['layout']]} numbers, and here are "
+            f"{[flat.n for flat in flats]}: build model, units or buckets, and groups as in the run that saved it"
+        )
+    found, states = {**pieces, **saved["alike"]}, {}
+    for i, (name, flat, master, _) in enumerate(entries(flats, optimizer)):
+        master.copy_(found.pop(f"{name} weight"))
+        flat.shard.copy_(master)
+        state = {key.removeprefix(f"{name} "): x for key, x in found.items() if key.startswith(f"{name} ")}
+        states |= {i: state} if state else {}
+    innermost = torch_optimizer(optimizer)
+    here = innermost.state_dict()["param_groups"]
+    groups = [{**g, **settings} for g, settings in zip(here, saved["settings"], strict=True)]
+    innermost.load_state_dict({"state": states, "param_groups": groups})
+    return saved["shared"], own, facts
+
+
+def entries(flats, optimizer):
+    """(name, flat, what the optimizer steps on, its state) of each flat; a frozen flat's shard stands for itself."""
+    steps_on = [master for g in optimizer.param_groups for master in g["params"]]  # in the order of the flats
+    state = torch_optimizer(optimizer).state
+    for i, flat in enumerate(flats):
+        master = steps_on[i] if flat.trained else flat.shard
+        yield f"flat_{i}", flat, master, state.get(master, {})
+
+
+def torch_optimizer(optimizer):
+    """The torch optimizer itself, from within MasterShards or OffloadedOptimizer."""
+    return getattr(optimizer, "optimizer", optimizer)
+
+
+def is_line(value, flat):
+    """Is this part of the state cut like the flat, a number for each number of the shard?"""
+    return isinstance(value, torch.Tensor) and value.shape == flat.shard.shape
+
+
+def layout(flats):
+    """[[shape, ...], ...] of the parameters in each flat."""
+    return [[list(slot.shape) for slot in flat.slots] for flat in flats]

@@ -1,0 +1,62 @@
+"""A unit of ZeRO-3: parameters that are gathered together, used, and let go together.
+
+    sharded     shard (padded/N,)        whole: no memory          parameters: empty
+                    | unshard: all-gather        ^
+                    v                            | reshard: free
+    unsharded   shard (padded/N,)        whole (padded,)           parameters: views of whole
+
+`whole` keeps its identity while its memory comes and goes: autograd's graph may hold views of it from forward, and in
+backward they find the same numbers there again. To be safe, a sharded parameter is an empty tensor: whoever touches
+it meets an error of shapes, not memory that is gone.
+
+Sources: ZeRO (Rajbhandari et al. 2020, section 5.3); PyTorch FSDP (Zhao et al. 2023, section 3.2).
+"""
+
+from lib import collectives
+from lib.zero.zero1 import gather_parameters, reduce_gradients
+
+
+class Unit:
+    """The flats of one unit, sharded. flats: one per dtype and parameter group; the frozen ones apart."""
+
+    def __init__(self, flats, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
+        self.flats, self.all_gather, self.reduce_scatter = flats, all_gather, reduce_scatter
+        for flat in flats:  # out of `whole`, whose memory goes
+            flat.shard = flat.shard.detach().clone().requires_grad_(flat.trained)
+        self.reshard()
+
+    @property
+    def trained(self):
+        """The flats that have gradients."""
+        return [flat for flat in self.flats if flat.trained]
+
+    def allocate(self):
+        """Memory for the whole, not yet filled."""
+        for flat in self.flats:
+            flat.whole.untyped_storage().resize_(flat.padded * flat.whole.element_size())
+
+    def attach(self):
+        """The whole is there: let the parameters be views of it."""
+        for flat in self.flats:
+            flat.attach()
+        self.is_unsharded = True
+
+    def unshard(self):
+        """Gather the whole parameters. Sends: an all-gather of (padded/N,) per flat."""
+        self.allocate()
+        for flat in self.flats:
+            gather_parameters(flat, self.all_gather)
+        self.attach()
+
+    def reshard(self):
+        """Keep the shards, free the rest. Sends nothing."""
+        for flat in self.flats:
+            for parameter in flat.parameters:
+                parameter.data = flat.shard.detach()[:0]  # (0,)
+            flat.whole.untyped_storage().resize_(0)
+        self.is_unsharded = False
+
+    def reduce_gradients(self):
+        """Add the ranks' mean gradient to the shards', and drop the whole one. Sends: a reduce-scatter per flat."""
+        for flat in self.trained:
+            reduce_gradients(flat, self.reduce_scatter)

@@ -1,0 +1,117 @@
+"""ZeRO-1: every rank updates its shard of the parameters, and keeps optimizer state for that shard only.
+
+    rank r   gradients (whole) --reduce-scatter--> mean of shard r --update--> shard r of w --all-gather--> w (whole)
+                                                        ^
+                                            Adam's m and v, fp32 masters: of shard r only
+
+Data parallelism lets N ranks compute the same update N times, each with a whole optimizer state. An all-reduce is a
+reduce-scatter and an all-gather; do the update between the two, where each rank has its shard of the mean gradient, and
+the same bytes travel. N ranks, psi padded parameters: 2 (N-1)/N psi elements per rank and step, as for an all-reduce.
+
+Source: ZeRO (Rajbhandari et al. 2020, section 5.1).
+"""
+
+from lib import collectives
+from lib.buckets import CAPACITY, plan_tapered_buckets
+from lib.zero.flat import Flat
+from lib.zero.groups import parameter_groups, params_of
+
+
+def reduce_gradients(flat, reduce_scatter=collectives.reduce_scatter):
+    """Add the ranks' mean gradient of this rank's shard to `flat.shard.grad`, and drop the parameters' gradients.
+
+    Sends: one reduce-scatter of (padded,), (N-1)/N of it per rank.
+    """
+    line = flat.take_gradients()  # (padded,)    partial: g_r / N
+    flat.add_gradient(reduce_scatter(line, flat.group))  # (padded/N,)  sum over r, the mean
+
+
+def gather_parameters(flat, all_gather=collectives.all_gather):
+    """Every rank's shard to every rank: `flat.whole`, and so the parameters. Sends: one all-gather of (padded/N,)."""
+    all_gather(flat.shard, flat.group, out=flat.whole)
+
+
+class Zero1:
+    """Any torch optimizer that works element by element, on shards.
+
+        zero = Zero1(model.parameters(), lambda groups: torch.optim.AdamW(groups, lr=3e-4))
+        loss.backward()                                  # k times, to accumulate
+        zero.average_gradients()
+        clip_gradients(zero.shards, 1.0, [None])         # if you like
+        zero.step()
+        zero.zero_grad()
+
+    parameters: as torch's optimizers take them, groups too. Make it once the model is on its device: its parameters
+    become views of flats, with rank 0's values. Frozen parameters and buffers are left as they are.
+    make_optimizer: called with the groups, shards in place of parameters. For 16-bit parameters let it return
+    `MasterShards(groups, ...)`, for state in the CPU's memory `OffloadedOptimizer(groups, ...)`.
+    reduce_scatter(line, group) -> (n/N,) and all_gather(shard, group, out=whole): as in `lib.collectives`.
+    """
+
+    def __init__(
+        self, parameters, make_optimizer, group=None, capacity=CAPACITY,
+        reduce_scatter=collectives.reduce_scatter, all_gather=collectives.all_gather,
+    ):  # fmt: skip
+        self.group, self.reduce_scatter, self.all_gather = group, reduce_scatter, all_gather
+        groups = parameter_groups(parameters)
+        flats = [[Flat(bucket, group) for bucket in plan_tapered_buckets(g["params"], capacity)] for g in groups]
+        self.flats = [flat for of_group in flats for flat in of_group]
+        self.optimizer = make_optimizer(
+            [{**g, "params": [flat.shard for flat in fs]} for g, fs in zip(groups, flats, strict=True)]
+        )
+        self.in_order = in_order_of_backward(flats)
+
+    @property
+    def shards(self):
+        """This rank's shards, one per flat, with the mean gradient in `.grad` after `average_gradients`."""
+        return [flat.shard for flat in self.flats]
+
+    @property
+    def param_groups(self):
+        """The optimizer's, of shards or of their masters. LossScaler reads the gradients there."""
+        return self.optimizer.param_groups
+
+    def average_gradients(self):
+        """After backward: the ranks' mean gradient, each rank its shard. Sends: a reduce-scatter per flat."""
+        for flat in self.in_order:
+            reduce_gradients(flat, self.reduce_scatter)
+
+    def step(self):
+        """Update the shards, then give all ranks all parameters. Sends: an all-gather per flat.
+
+        Raises RuntimeError for a gradient that is still whole: the step would go without it.
+        """
+        for flat in self.flats:
+            for parameter in flat.parameters:
+                if parameter.grad is not None:
+                    raise RuntimeError(
+                        f"a {tuple(parameter.shape)} parameter has a gradient that was not averaged: call "
+                        "average_gradients() between backward and step()"
+                    )
+        self.optimizer.step()
+        self.gather_parameters()
+
+    def gather_parameters(self):
+        """The parameters from all ranks' shards; part of `step`, and what a loaded checkpoint needs."""
+        for flat in self.flats:
+            gather_parameters(flat, self.all_gather)
+
+    def zero_grad(self):
+        """Forget the gradients of parameters, shards and masters."""
+        self.optimizer.zero_grad()
+        for tensor in [*params_of([{"params": flat.parameters} for flat in self.flats]), *self.shards]:
+            tensor.grad = None
+
+
+def in_order_of_backward(flats):
+    """The flats of all groups, [[flat, ...], ...], in one line, about in the order in which they become ready.
+
+    Within a group they are in order already. Between groups: by the share of its group that backward has been through.
+    """
+    due = []
+    for of_group in flats:
+        done, total = 0, sum(flat.n for flat in of_group)
+        for flat in of_group:
+            done += flat.n
+            due.append((done / total, len(due), flat))
+    return [flat for *_, flat in sorted(due)]

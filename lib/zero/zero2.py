@@ -1,0 +1,80 @@
+"""ZeRO-2: gradients are reduce-scattered during backward, and what a rank does not own is freed.
+
+    this thread     [ forward ][ backward: w3   w2   w1   w0 ][ wait ][ update shard ][ all-gather ]
+                                           |hook|hook|hook
+    communication                          [= flat 0 =][= flat 1 =][= flat 2 =]
+    gradients kept  shard only             +1..3 flats, never the whole model's           shard only
+
+ZeRO-1 keeps psi gradients until backward ends. Here the hook of a flat's last gradient starts its reduce-scatter; the
+parameters' gradients go at once, the line when it has been sent. At most UNDER_WAY lines are on their way: before the
+next leaves, backward waits for the oldest, or a slow link would let them pile up to psi again.
+
+With k micro-batches there is no whole gradient to accumulate in, so each is sent: (k+1) (N-1)/N psi elements per rank
+and step, where ZeRO-1 sends 2 (N-1)/N psi.
+
+Source: ZeRO (Rajbhandari et al. 2020, section 5.2).
+"""
+
+from collections import deque
+
+from lib import collectives
+from lib.zero.zero1 import Zero1
+
+UNDER_WAY = 2  # lines of gradients that wait for the wire or are on it
+
+
+class Zero2(Zero1):
+    """Zero1, with gradients reduce-scattered while backward runs. Used alike, but for micro-batches:
+
+        for microbatch in microbatches:
+            (model.loss(*microbatch) / k).backward()
+            zero.average_gradients()                     # after every backward: shards accumulate
+        zero.step()
+
+    reduce_scatter runs on the communication thread: from backward to `average_gradients` the group is in use there.
+    All ranks start the same flats in the same order; one that a rank did not use leaves with `average_gradients`.
+    Raises RuntimeError from a second backward before `average_gradients`.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.place = {p: place for place, flat in enumerate(self.in_order) for p in flat.parameters}
+        self._begin_backward()
+        for parameter in self.place:
+            parameter.register_post_accumulate_grad_hook(self._gradient_is_ready)
+
+    def _begin_backward(self):
+        self.missing = [set(flat.parameters) for flat in self.in_order]  # per flat: the gradients that are not ready
+        self.left = 0  # how many flats have left: 0, 1, ... of in_order
+        self.under_way = deque()  # (flat, work)
+
+    def _gradient_is_ready(self, parameter):
+        missing = self.missing[self.place[parameter]]
+        if parameter not in missing:
+            raise RuntimeError(
+                f"a second backward before average_gradients(): this step's gradient of a {tuple(parameter.shape)} "
+                "parameter is there already. ZeRO-2 sends every micro-batch: call average_gradients() after each"
+            )
+        missing.remove(parameter)
+        # All ranks must send in one order, so a flat that is complete too early waits for those before it.
+        while self.left < len(self.in_order) and not self.missing[self.left]:
+            self._send_next()
+
+    def _send_next(self):
+        if len(self.under_way) == UNDER_WAY:
+            self._keep_oldest()
+        flat = self.in_order[self.left]
+        self.under_way.append((flat, collectives.start(self.reduce_scatter, flat.take_gradients(), flat.group)))
+        self.left += 1
+
+    def _keep_oldest(self):
+        flat, work = self.under_way.popleft()
+        flat.add_gradient(work.wait())
+
+    def average_gradients(self):
+        """Send what has not left, and wait until the mean is in every shard's `.grad`. Call it after each backward."""
+        while self.left < len(self.in_order):
+            self._send_next()
+        while self.under_way:
+            self._keep_oldest()
+        self._begin_backward()

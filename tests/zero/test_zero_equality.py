@@ -1,0 +1,96 @@
+"""ZeRO-1, 2 and 3: every gradient and parameter of every step is that of one process, clipping and groups included."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from replicas import differences, same_bits
+from zero_cases import (
+    GROUPS,
+    MIXED,
+    MODELS,
+    OPTIMIZERS,
+    STAGES,
+    STEPS,
+    mixed_data_parallel,
+    single_process,
+    train_on_ranks,
+)
+
+from lib import launch
+
+WORLD = (0, 1, 2, 3)
+RUNS = [
+    (name, stage, optimizer, members)
+    for name in MODELS
+    for stage in STAGES
+    for optimizer in OPTIMIZERS
+    for members in GROUPS
+    if (name == "gpt float64" and (optimizer, members) != ("sgd", (1, 3))) or (optimizer, members) == ("adamw", WORLD)
+]
+MIXED_ON = (0, 1)  # a sum of two numbers is the same in either order, in 16 bits too
+MICROBATCHED = [("gpt float64", stage, "adamw", members) for stage in STAGES for members in [(0, 1, 2)]]
+
+
+def run_each():
+    """{run: what this rank saw}."""
+    group_of = {m: dist.new_group(m) if len(m) < dist.get_world_size() else None for m in GROUPS}
+    whole, pieces, mixed = {}, {}, {}
+    for run in RUNS:
+        if dist.get_rank() in run[-1]:
+            whole[run] = train_on_ranks(*run[:3], group_of[run[-1]])
+    for run in MICROBATCHED:
+        if dist.get_rank() in run[-1]:
+            pieces[run] = train_on_ranks(*run[:3], group_of[run[-1]], microbatches=2)
+    if dist.get_rank() in MIXED_ON:
+        mixed["data parallel"] = mixed_data_parallel(group_of[MIXED_ON])
+        for stage in STAGES:
+            mixed[stage], _ = train_on_ranks("mixed", stage, "adamw", group_of[MIXED_ON], clip=None)
+    return whole, pieces, mixed
+
+
+@pytest.fixture(scope="module")
+def results():
+    return launch.capture(run_each, backend="gloo", nproc=4, timeout=600, ledger=False)
+
+
+def check(results, run, which):
+    (name, _, optimizer, members), case = run, MODELS[run[0]]
+    (seen, norms), (want, want_norms) = results[members[0]][which][run], single_process(name, optimizer)
+    wrong = differences(seen, want, case.tolerance)
+    assert len(seen) == STEPS and not wrong, f"{run}: " + "; ".join(wrong[:3])
+    assert norms == pytest.approx(want_norms, rel=case.tolerance)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_gradient_and_parameter_is_the_single_process_s(results, name, stage):
+    for run in [run for run in RUNS if run[:2] == (name, stage)]:
+        check(results, run, 0)
+
+
+@pytest.mark.parametrize("run", MICROBATCHED, ids=str)
+def test_micro_batches_add_up_to_the_batch(results, run):
+    check(results, run, 1)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_masters_of_shards_train_as_whole_masters_do(results, stage):
+    for rank in MIXED_ON:
+        mixed = results[rank][2]
+        assert differences(mixed[stage], mixed["data parallel"], MIXED.tolerance) == []
+        first_gradients, first_parameters = mixed[stage][0]
+        assert all(torch.equal(g, mixed["data parallel"][0][0][n]) for n, g in first_gradients.items())
+        assert {p.dtype for p in first_parameters.values()} == {torch.bfloat16}
+
+
+def test_clipping_did_something():
+    for name in MODELS:
+        _, norms = single_process(name, "adamw")
+        assert max(norms) > 0.3
+
+
+def test_all_ranks_hold_the_same_bits(results):
+    for run in RUNS:
+        (first, _), *others = (results[member][0][run] for member in run[-1])
+        for other, _ in others:
+            assert same_bits(first, other), run
