@@ -1,8 +1,28 @@
-"""What training costs, in bytes, operations and seconds. Pure Python: no torch, no ranks.
+"""What training costs, in bytes, operations and seconds. No torch, no ranks; scipy only where something is fitted.
 
-state.py          bytes of weights, gradients and optimizer state
-compute.py        operations per token, and days of training
-data_parallel.py  seconds of a step of data parallelism, and how it scales
+    python -m lib.cost score | predict ROWS.csv --out OUT.csv | plan --model ... --gpu ... --gpus ... --batch ... | fit
+
+Formulas
+    state.py          bytes of weights, gradients and optimizer state
+    compute.py        operations per token, and days of training
+    data_parallel.py  seconds of a step of data parallelism, and how it scales
+    zero.py           what each stage of ZeRO keeps and sends
+
+The model: what a plan costs
+    hardware.py shapes.py plan.py stacks.py      GPUs and links, models, plans, software
+    matmul.py network.py                         seconds of a product, of a collective
+    layer.py sharding.py step.py                 seconds of a layer, of data ranks' exchange, of a step
+    kept.py memory.py                            bytes that a layer keeps, and of the fullest GPU
+    bubbles.py                                   bubble rates of pipeline schedules
+    measured.py                                  a step on this machine, from what was measured on it
+
+Against published runs
+    published.py rows.py metrics.py              the tables in data/, a row read, its metric as seconds
+    parameters.py fit.py                         what is fitted, and how
+    predict.py score.py sweeps.py                rows predicted; their errors; the plan it would have chosen
+
+Planning
+    search.py explain.py                         every plan that fits, ranked; why the best wins
 """
 
 from lib.cost.compute import training_days

@@ -1,9 +1,16 @@
 """Published facts, one CSV file per table in `data/`, each row with its source.
 
 gpus          memory of GPUs
+machines      their rates and links
+models        shapes of known models
 gpt3_models   shapes of the GPT-3 family
 links         what NCCL's all-reduce reaches over NVLink, PCIe and networks
+nccl          collectives measured with nccl-tests, by size
 zero_bubble   bubbles of pipeline schedules, with the times of F, B (of the input), W and a message behind them
+zero_bubble_times    those times for every configuration
+rows          about 2,000 published measurements: model, plan, step time, throughput, memory
+sources       where each of them was published, and under which conditions
+stacks        software stacks; parameters: what is fitted
 """
 
 import csv

@@ -26,6 +26,7 @@ The same data give the same bytes: a notebook executed again stores the same ima
     told.py       told: words in a figure's place
     sharded.py    sharded_linears: columns, gelu, rows          ring_work.py ring_attention_work: who computes what
     tp_volume.py  tp_volume: a layer's time against tp          activation_memory.py: what a rank keeps for backward
+    predictions.py predicted_against_measured: published runs
 """
 
 from lib.plots.activation_memory import activation_memory
@@ -43,6 +44,7 @@ from lib.plots.memory import memory_parts, walls
 from lib.plots.messages import matched, message_rounds, rounds
 from lib.plots.overlay import simulated_and_measured
 from lib.plots.precision import gradient_range, underflow
+from lib.plots.predictions import predicted_against_measured
 from lib.plots.product import four_ways
 from lib.plots.recompute import recompute
 from lib.plots.ring_work import ring_attention_work
@@ -73,8 +75,8 @@ __all__ = [
     "ALARM", "FAINT", "INK", "OP_COLOR", "PAPER", "RANK_COLORS", "Drawing", "activation_memory", "bubble_curve",
     "communication_share", "cost_curves", "find_cycle", "finish", "four_ways", "gantt", "gantts", "gradient_range",
     "hidden_share", "kept_over_time", "loss_curve", "loss_curves", "matched", "memory_parts", "message_rounds",
-    "on_color", "rank_color", "recompute", "ring", "ring_attention_work", "rounds", "scale", "scaling",
-    "server_traffic", "sharded_linears", "short", "simulated_and_measured", "spread", "stage_loads", "stage_versions",
-    "step_timeline", "styled", "timeline", "told", "topology", "tp_volume", "traffic_claim", "traffic_matrix",
-    "underflow", "waits_for", "walls",
+    "on_color", "predicted_against_measured", "rank_color", "recompute", "ring", "ring_attention_work", "rounds",
+    "scale", "scaling", "server_traffic", "sharded_linears", "short", "simulated_and_measured", "spread",
+    "stage_loads", "stage_versions", "step_timeline", "styled", "timeline", "told", "topology", "tp_volume",
+    "traffic_claim", "traffic_matrix", "underflow", "waits_for", "walls",
 ]  # fmt: skip

@@ -1,0 +1,138 @@
+"""Find the parameters that explain the published step times.
+
+    residual of row j    e_j = log R_j - log T_j(x) - log f_stack
+    f_stack              exp( sum of w^2 e / (sum of w^2 + 0.3) )    solved for in closed form, drawn towards 1
+    weight               w_j = min(1, sqrt(25 / rows of its source))   720 rows of one source count as 25
+
+Least squares with a soft edge (rho grows like |e| beyond 10 %), so that a few odd rows do not bend the rest. Of the 720
+single-node rows of vTrain every sixth is used. About a minute, most of it evaluating the model.
+"""
+
+import csv
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from lib.cost.metrics import TIME_METRICS, to_seconds
+from lib.cost.parameters import from_values
+from lib.cost.published import DATA, table
+from lib.cost.rows import Job, Unpredictable, job
+from lib.cost.step import step_seconds
+
+SOFT = 0.1  # residuals beyond this count less than their square
+DRAWN = 0.3  # rows' worth of belief in a stack factor of 1
+
+
+class Case(NamedTuple):
+    """One published step time, whatever metric it was printed in."""
+
+    source: str
+    row: str
+    job: Job
+    seconds: float
+
+
+def cases():
+    """[Case] of data/rows.csv: for each row of a source its first metric that is a step time in other words."""
+    found = {}
+    for row in table_as_text("rows"):
+        key = row["source"], row["row"]
+        if row["metric"] not in TIME_METRICS or key in found:
+            continue
+        try:
+            task = job(row)
+        except Unpredictable:
+            continue
+        found[key] = Case(*key, task, to_seconds(row["metric"], row["source"], task, float(row["value"])))
+    return list(found.values())
+
+
+def table_as_text(name):
+    """Rows of data/`name`.csv as dicts of text, as `lib.cost.rows` reads them."""
+    with open(DATA / f"{name}.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def thinned(cases):
+    """Every sixth of vTrain's single-node rows, and all others."""
+    single = [case for case in cases if case.source == "vtrain-single"]
+    dropped = {(case.source, case.row) for i, case in enumerate(single) if i % 6}
+    return [case for case in cases if (case.source, case.row) not in dropped]
+
+
+def seconds(k, cases):
+    """Predicted seconds of each case, (len(cases),). Equal jobs are computed once."""
+    known = {}
+    for case in cases:
+        if case.job not in known:
+            known[case.job] = sum(step_seconds(*case.job, k).values())
+    return np.array([known[case.job] for case in cases])
+
+
+def weights(cases):
+    sources = [case.source for case in cases]
+    return np.array([min(1.0, (25 / sources.count(source)) ** 0.5) for source in sources])
+
+
+def stack_factors(errors, cases, w):
+    """{stack: log factor}, from log errors of the model without factors; far-off rows count less, as in the fit."""
+    errors, stacks = np.asarray(errors), np.array([case.job.stack.name for case in cases])
+    found = {}
+    for stack in dict.fromkeys(stacks.tolist()):
+        e, squares = errors[stacks == stack], w[stacks == stack] ** 2
+        f = np.median(e)
+        for _ in range(5):
+            v = squares / np.sqrt(1 + ((e - f) / SOFT) ** 2)
+            f = (v * e).sum() / (v.sum() + DRAWN)  # f = sum of v e / (sum of v + drawn)
+        found[stack] = float(f)
+    return found
+
+
+def fit(cases, start=None, rounds=12):
+    """{parameter: value} of everything in data/parameters.csv, stack factors included, from these cases alone.
+
+    start: {parameter: value} to begin from; the table's starts if not given. rounds: most steps of the solver.
+    """
+    rows = [row for row in table("parameters") if not row["parameter"].startswith("factor ")]
+    names = [row["parameter"] for row in rows]
+    column = lambda key: np.log([row[key] for row in rows])
+    origin, low, high = column("start"), column("low"), column("high")
+    spread = np.array([row["spread"] for row in rows])
+    measured, w = np.log([case.seconds for case in cases]), weights(cases)
+
+    def errors(x):
+        k = from_values(dict(zip(names, np.exp(x), strict=True)))
+        e = measured - np.log(seconds(k, cases))
+        factors = stack_factors(e, cases, w)
+        return e - np.array([factors[case.job.stack.name] for case in cases]), factors
+
+    def residuals(x):
+        e, factors = errors(x)
+        return np.concatenate([w * e, 0.15 * (x - origin) / spread, 0.1 * np.array(list(factors.values()))])
+
+    x = origin if start is None else np.log([start[name] for name in names])
+    x = np.clip(x, low + 1e-6, high - 1e-6)
+    found = least_squares(
+        residuals, x, bounds=(low, high), loss="soft_l1", f_scale=SOFT, diff_step=1e-3, max_nfev=rounds
+    ).x
+    _, factors = errors(found)
+    values = dict(zip(names, np.exp(found).tolist(), strict=True))
+    return {**values, **{f"factor {stack}": float(np.exp(log)) for stack, log in factors.items()}}
+
+
+def write(values):
+    """Put fitted values into data/parameters.csv; what it says about each parameter stays."""
+    rows = [row for row in table_as_text("parameters") if not row["parameter"].startswith("factor ")]
+    for row in rows:
+        row["value"] = f"{values[row['parameter']]:.4g}"
+    about = {row["stack"]: row["source"] for row in table_as_text("stacks")}
+    for name in sorted(values):
+        if name.startswith("factor "):
+            text = f"step time relative to the model's: {about[name.removeprefix('factor ')]}"
+            value, source = f"{values[name]:.4g}", rows[0]["source"]
+            rows.append({"parameter": name, "value": value, "meaning": text, "source": source})
+    with open(DATA / "parameters.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n", restval="")
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,62 @@
+"""GPUs and the links between them: what the makers state, and what NCCL reaches over a link.
+
+    peak          operations per second of dense matrix products, by number format
+    hbm           bytes per second between the chip and its memory
+    link          bytes per second of a ring inside a node (NVLink), as nccl-tests measured it: bus bandwidth
+    nic           bytes per second of each GPU's share of the network cards
+    per_node      GPUs that NVLink connects: 8, or 64 in an NVL72 rack
+
+A family is what shares one measured efficiency: A100-40GB and A100-80GB are the same chip. Data and sources:
+data/machines.csv.
+"""
+
+import functools
+from typing import NamedTuple
+
+from lib.cost.published import table
+
+GIB = 2**30
+
+
+class GPU(NamedTuple):
+    """One device and its links. FLOP/s, bytes, bytes/s."""
+
+    name: str
+    family: str
+    memory: float  # bytes
+    bf16: float  # FLOP/s, dense
+    fp8: float
+    fp4: float
+    hbm: float  # bytes/s
+    link: float  # bytes/s of a ring inside the node
+    nic: float  # bytes/s, this GPU's share of its node's network cards
+    per_node: int
+    sms: int  # multiprocessors, each of which computes one tile at a time
+
+    def peak(self, precision):
+        """FLOP/s of matrix products in `precision`: fp32 and tf32 are not known here."""
+        return {"bf16": self.bf16, "fp16": self.bf16, "fp8": self.fp8, "fp4": self.fp4}[precision]
+
+
+@functools.cache
+def gpus():
+    """{name: GPU} of all that the table holds."""
+    found = {}
+    for row in table("machines"):
+        rates = [row[f"{name}_TFLOPs"] * 1e12 for name in ("bf16", "fp8", "fp4")]
+        widths = [row[f"{name}_GBps"] * 1e9 for name in ("hbm", "link", "nic")]
+        memory = row["memory_GiB"] * GIB
+        found[row["gpu"]] = GPU(row["gpu"], row["family"], memory, *rates, *widths, row["gpus_per_node"], row["sms"])
+    return found
+
+
+def gpu(name):
+    """The GPU called `name`; the bare name of a family means its 80 GB version, or its only one.
+
+    Raises ValueError for a GPU that is not in the table, with those that are.
+    """
+    known = gpus()
+    for full in (name, f"{name}-80GB", f"{name}-32GB"):
+        if full in known:
+            return known[full]
+    raise ValueError(f"no GPU {name!r} in lib/cost/data/machines.csv: there are {', '.join(known)}; add a row")

@@ -1,0 +1,138 @@
+"""Seconds of one layer, forward and backward, on one rank for one micro-batch.
+
+    products            matmul.py
+    scores, kept        4 s a d operations per token at a product's rate; 9 a s bytes of softmax and dropout forward,
+                        11 backward: the scores pass through memory
+    scores, fused       the causal half of the arithmetic, at fused attention's own rate; nothing through memory
+    elementwise         22 h bytes per token for norms, residuals and dropout; 4 f for GeLU, 6 f for SwiGLU;
+                        4 (a + 2 kv) d to arrange q, k, v. Backward 1.5 times that
+    tensor parallelism  2 all-reduces of (tokens, h) forward and 2 backward; with sequence parallelism each is a
+                        reduce-scatter and an all-gather, and backward gathers once more
+    context parallelism keys and values go round a ring while their predecessors are used
+    experts             a dispatch and a combine forward, two backward
+
+    t ranks of tensor parallelism divide all but the 22 h, which sequence parallelism divides too.
+
+A pass takes at least as long as the host needs to launch its kernels: small layers wait for Python. Fused backward
+recomputes the scores: 2.5 times forward; other products 2.
+
+Sources: Narayanan et al. 2021, Korthikanti et al. 2022 (operations, what tensor and sequence parallelism send); Dao
+2023 for fused attention; the byte counts are of the operations listed, each tensor read and written once in 16 bits.
+"""
+
+from typing import NamedTuple
+
+from lib.cost import network
+from lib.cost.matmul import experts, products
+
+
+class Times(NamedTuple):
+    """Seconds by what they are spent on."""
+
+    matmul: float = 0.0
+    attention: float = 0.0  # scores
+    elementwise: float = 0.0
+    tensor: float = 0.0  # collectives of tensor parallelism
+    context: float = 0.0
+    expert: float = 0.0  # all-to-all
+    launch: float = 0.0  # the GPU waits for the host
+
+    @property
+    def total(self):
+        return sum(self)
+
+    def __add__(self, other):
+        return Times(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def times(self, factor):
+        return Times(*(factor * seconds for seconds in self))
+
+
+class Layer(NamedTuple):
+    """Forward; what recomputation repeats of it; backward without that."""
+
+    forward: Times
+    again: Times
+    backward: Times
+
+    @property
+    def whole(self):
+        return self.forward + self.again + self.backward
+
+
+def scores(model, plan, gpu, stack, k, tokens):
+    """(products, softmax): seconds of the attention scores forward."""
+    if stack.flash:
+        flops = model.scores_flops(causal=True) * tokens / plan.tp
+        return flops / (k.flash[gpu.family] * gpu.bf16), 0.0
+    d, s, memory = model.head_dim, model.seq, k.hbm * gpu.hbm
+    pairs = tokens * s * model.heads / plan.tp
+    flops = k.matmul[gpu.family] * gpu.bf16
+    if d % 8:  # tensor cores load 8 numbers of 16 bits at a time
+        flops /= k.misaligned
+    # two products of (s, d) and (d, s): 4 d operations and 2 x 2 (1 + 2 d / s) bytes for each pair of tokens
+    return 4 * pairs * d / flops + 4 * pairs * (1 + 2 * d / s) / memory, 9 * pairs / memory
+
+
+def layer(model, plan, gpu, stack, k):
+    """The Layer of `model` under `plan`; of a mixture, one with experts.
+
+    gpu: a GPU; stack: a Stack; k: Parameters.
+    """
+    tokens = plan.micro_batch * model.seq / plan.cp  # (T,) on this rank
+    tp, h, memory = plan.tp, model.hidden, k.hbm * gpu.hbm
+    multiply = lambda matrices: products(matrices, tokens, tp, gpu, plan.precision, k)
+
+    forward, backward = multiply(model.attention_matrices())
+    exchange, routed = 0.0, tokens * model.topk / tp
+    if model.experts:
+        # routed: (T topk / tp,) copies of tokens on each rank, if all experts are chosen alike
+        pairs = [experts(model.mlp_matrices(model.ffn), routed, model.experts / plan.ep, gpu, plan.precision, k)]
+        pairs += [multiply(model.mlp_matrices(model.shared_ffn))] if model.shared_ffn else []
+        exchange = 2 * network.all_to_all(gpu, plan.ep, model.topk, 2 * tokens / tp * h, k.network)
+    else:
+        pairs = [multiply(model.mlp_matrices(model.ffn))]
+    forward, backward = forward + sum(f for f, _ in pairs), backward + sum(b for _, b in pairs)
+
+    attended, softmax = scores(model, plan, gpu, stack, k, tokens)
+    whole = tp if plan.sequence_parallel else 1
+    activation = (6 if model.gated else 4) * model.ffn * max(1, model.topk) / tp
+    arranged = 4 * (model.heads + 2 * model.kv_heads) * model.head_dim / tp
+    moved = k.unfused * tokens * (22 * h / whole + activation + arranged) / memory
+    moved += 8 * routed * h / memory  # tokens into the experts' order and back
+
+    reduced = network.all_reduce(gpu, tp, 1, 2 * tokens * h, k.network) * (1 - stack.tp_overlap)
+    apart = model.experts and plan.ep > 1  # then tp splits the experts' tokens, not their weights: nothing to reduce
+    tensor = (1 if apart else 2) * reduced
+    ring = 0.0
+    if plan.cp > 1:
+        kv = 4 * tokens * (model.kv_rank + model.rope_dim or 2 * model.kv_heads * model.head_dim / tp)
+        ring = (plan.cp - 1) * network.send(gpu, tp * plan.cp // 2, kv, k.network)
+        ring = max(0.0, ring - attended)
+
+    launch = k.launch * stack.launch
+    if model.experts:  # NVL72 racks run experts from captured graphs
+        launch = k.launch * k.launch_moe * stack.launch_moe * (0.3 if gpu.per_node > 8 else 1)
+    launch *= 1.3 if tp > 1 else 1
+    there = _at_least(launch, Times(forward, attended, moved + softmax, tensor, ring, exchange))
+    back = Times(
+        backward,
+        (2.5 if stack.flash else 2) * attended,
+        1.5 * moved + 11 / 9 * softmax,
+        (1.5 if plan.sequence_parallel else 1) * tensor,
+        2 * ring,
+        exchange,
+    )
+    again = Times()
+    if plan.recompute == "full":
+        again = there
+    elif plan.recompute == "selective" and stack.selective < 1:  # every other product, and what lies between
+        again = Times(0.5 * forward, 0.0, moved, 0.5 * tensor, 0.0, 0.5 * exchange)
+    elif plan.recompute == "selective":  # the scores
+        again = Times(attention=attended, elementwise=softmax, context=ring)
+    return Layer(there, again, _at_least(1.5 * launch, back))
+
+
+def _at_least(host, times):
+    """`times`, and the wait for a host that takes `host` seconds to launch it all."""
+    return times._replace(launch=max(0.0, host - times.total))

@@ -1,0 +1,77 @@
+"""Seconds of a matrix product: whole waves of tiles, or moving the operands, whichever is longer.
+
+    Y = X A        (T, n) times (n, m): 2 T n m operations
+
+    t = sqrt( arithmetic^2 + moved^2 )             the longer of the two, rounded at the corner: they overlap
+    arithmetic = 2 T n m / R  x  waves  x  (1 + ramp / n)
+    moved      = 2 (T n + n m + T m) / M           16-bit numbers
+
+    R      operations per second of a large product: a share of the chip's peak
+    M      bytes per second of memory: a share too
+    waves  ceil(w) / w with w = T m / (128 x 256) / multiprocessors: the output is computed in tiles, one on each
+           multiprocessor at a time, and the last wave seldom fills the chip; or in tiles of half the size, 6 % dearer
+    ramp   steps of the inner dimension that starting a tile and writing it take
+
+    multiprocessors   [tile][tile][tile][tile]
+                      [tile][tile][tile]              3.5 waves take the time of 4
+                      [tile][tile][tile]
+
+So thin slices cost more per operation: tensor parallelism divides m, or n, and short micro-batches shorten T. Backward
+multiplies twice: X's gradient has T n outputs, and A's n m.
+
+Sources: NVIDIA's "Matrix Multiplication Background" guide for tiles and waves. R's and M's shares and `ramp` are fitted
+(parameters.py).
+"""
+
+from math import ceil, hypot
+
+TILE = 128 * 256  # outputs
+SMALL = 1.06  # time of a tile of half the size, relative to half the time
+
+
+def rate(gpu, precision, k):
+    """Operations per second of a large product in `precision` on this GPU."""
+    share = k.matmul[gpu.family]
+    if precision == "fp8":
+        share *= k.fp8[gpu.family]
+    if precision == "fp4":
+        share *= k.fp4
+    return share * gpu.peak(precision)
+
+
+def waves(outputs):
+    """How much longer a product takes than on a chip that is full throughout. outputs: per multiprocessor."""
+    large, half = outputs / TILE, 2 * outputs / TILE
+    return min(ceil(large) / large, SMALL * ceil(half) / half)
+
+
+def products(matrices, tokens, tp, gpu, precision, k):
+    """(forward, backward) seconds of multiplying (tokens, n) with each (n, m) of `matrices`.
+
+    tp: ranks over which each matrix is split, along its longer side, as its heads or its hidden units lie.
+    """
+    flops, memory, sms = rate(gpu, precision, k), k.hbm * gpu.hbm, gpu.sms
+    forward = backward = 0.0
+    for n, m in matrices:
+        n, m = (n, m / tp) if m >= n else (n / tp, m)
+        arithmetic = 2 * tokens * n * m / flops
+        moved = 2 * (tokens * n + n * m + tokens * m) / memory
+        forward += hypot(arithmetic * waves(tokens * m / sms) * (1 + k.ramp / n), moved)
+        backward += hypot(arithmetic * waves(tokens * n / sms) * (1 + k.ramp / m), moved)
+        backward += hypot(arithmetic * waves(n * m / sms) * (1 + k.ramp / tokens), moved)
+    return forward, backward
+
+
+def experts(matrices, tokens, local, gpu, precision, k):
+    """(forward, backward) seconds of an expert layer: `tokens` divided among `local` experts of these matrices.
+
+    The experts' products run as one grouped kernel at `grouped` of a large product's rate; every expert's weights are
+    read, however few tokens it gets.
+    """
+    flops, memory = rate(gpu, precision, k) * k.grouped, k.hbm * gpu.hbm
+    if precision in ("fp8", "fp4"):
+        flops *= k.grouped_fp8
+    forward = 0.0
+    for n, m in matrices:
+        forward += hypot(2 * tokens * n * m / flops, 2 * (tokens * (n + m) + local * n * m) / memory)
+    return forward, 2 * forward

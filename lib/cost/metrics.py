@@ -1,0 +1,84 @@
+"""A predicted step, said the way a published row says it: seconds, tokens per second, TFLOP/s, share of peak, days.
+
+    step time           T
+    tokens per second   B s / (n T)              B sequences of s tokens per step, n GPUs
+    model TFLOP/s       F B s / (n T)            F: operations per token, by each source's own count
+    hardware TFLOP/s    F_hw B s / (n T)         F_hw: what recomputation repeats counts too
+    MFU, HFU            the same over the GPU's peak
+
+Sources differ in F. All count 6 operations per parameter and token, and 12 L h s for attention scores; but
+
+    Megatron-LM's papers     the vocabulary once, the embedding not; with recomputation of all layers 8 instead of 6
+                             (Narayanan et al. 2021, equation 3)
+    NVIDIA's newer tables    half of the scores, those that a causal mask keeps (Megatron-Bridge; NeMo until 24.07 all)
+    torchtitan, llm-foundry  every parameter, the embedding too
+
+So compare seconds or tokens. Checked: operations per token that follow from sources which print both, such as
+Llama 3 8B at 8192 tokens: 57.9 GFLOP (NeMo 24.07), 51.5 (Megatron-Bridge).
+"""
+
+CAUSAL = ("mbridge-2",)
+EVERY_PARAMETER = ("torchtitan", "llmfoundry", "llama3-table4")
+TIME_METRICS = (
+    "step_time", "step_time_derived", "tokens_per_s_per_gpu", "samples_per_gpu_s", "model_tflops_per_gpu",
+    "hw_tflops_per_gpu", "tflops_per_gpu_with_cp", "mfu", "hfu", "pct_peak", "aggregate_pflops", "days_300B_tokens",
+)  # fmt: skip
+
+
+def model_flops(source, model):
+    """Operations per token, forward and backward, as `source` counts them."""
+    flops = model.flops_per_token(causal=source.startswith(CAUSAL))
+    if source.startswith(EVERY_PARAMETER) and not model.tied:
+        flops += 6 * model.embedding_parameters
+    return flops
+
+
+def hardware_flops(source, model, plan):
+    """Operations per token with those that recomputation repeats: a forward of the layers, or of their scores."""
+    flops = model_flops(source, model)
+    scores = model.layers * model.scores_flops(causal=source.startswith(CAUSAL))
+    if plan.recompute == "full":
+        layers = 2 * (model.active_parameters - model.embedding_parameters) + scores
+        return flops + layers + (2 * model.embedding_parameters if source.startswith("llmfoundry") else 0)
+    return flops + (scores if plan.recompute == "selective" else 0)
+
+
+def per_second(metric, source, job):
+    """What one second of step time is worth: value = it / T; for seconds and days value = it x T."""
+    model, plan, gpu, _ = job
+    tokens = plan.global_batch * model.seq
+    per_gpu = tokens / plan.gpus
+    model_rate = lambda: model_flops(source, model) * per_gpu
+    hardware_rate = lambda: hardware_flops(source, model, plan) * per_gpu
+    peak = gpu.bf16 if source.startswith("llmfoundry") else gpu.peak(plan.precision)
+    return {
+        "step_time": lambda: 1.0,
+        "step_time_derived": lambda: 1.0,
+        "days_300B_tokens": lambda: 300e9 / tokens / 86400,
+        "tokens_per_s_per_gpu": lambda: per_gpu,
+        "samples_per_gpu_s": lambda: plan.global_batch / plan.gpus,
+        "model_tflops_per_gpu": lambda: model_rate() / 1e12,
+        "tflops_per_gpu_with_cp": lambda: model_rate() / 1e12,
+        "hw_tflops_per_gpu": lambda: hardware_rate() / 1e12,
+        "aggregate_pflops": lambda: (hardware_rate if "2021" in source else model_rate)() * plan.gpus / 1e15,
+        "mfu": lambda: 100 * model_rate() / peak,
+        "hfu": lambda: 100 * hardware_rate() / peak,
+        "pct_peak": lambda: 100 * hardware_rate() / peak,
+    }[metric]()
+
+
+def grows_with_time(metric):
+    """Whether a longer step makes the metric larger (seconds, days) rather than smaller (rates)."""
+    return metric in ("step_time", "step_time_derived", "days_300B_tokens")
+
+
+def from_seconds(metric, source, job, seconds):
+    """The metric's value if a step takes `seconds`."""
+    worth = per_second(metric, source, job)
+    return worth * seconds if grows_with_time(metric) else worth / seconds
+
+
+def to_seconds(metric, source, job, value):
+    """The seconds of a step whose metric is `value`: the reverse of `from_seconds`."""
+    worth = per_second(metric, source, job)
+    return value / worth if grows_with_time(metric) else worth / value

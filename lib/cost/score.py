@@ -1,0 +1,179 @@
+"""How well the model predicts published runs, source by source, beside a model that knows almost nothing.
+
+    error of a row      | predicted / measured - 1 |
+    in sample           parameters fitted on all rows
+    cross-validated     fitted on four fifths of the configuration groups, tested on the rest, five times
+    extrapolated        fitted on runs of at most 512 GPUs, tested on those of 1,500 and more
+    null, step time     one efficiency per source: operations / (GPUs x peak x e), e the source's own median
+    null, memory        one share of the GPU's memory per source, its median
+
+A configuration group is a model on a GPU with its degrees: the same plan in six releases of a stack, or with other
+micro-batches, is on one side of the split. The null model sees the rows it is tested on; ours, cross-validated, not.
+"""
+
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+
+from lib.cost import fit, sweeps
+from lib.cost.memory import peak_bytes
+from lib.cost.metrics import hardware_flops
+from lib.cost.parameters import from_values, parameters
+from lib.cost.predict import UNITS
+from lib.cost.published import table
+from lib.cost.rows import Unpredictable, job
+
+FOLDS = 5
+
+
+class Line(NamedTuple):
+    """A source's errors, in percent."""
+
+    source: str
+    rows: int
+    mean: float
+    p90: float
+    null_mean: float
+    null_p90: float
+
+
+def errors(predicted, measured):
+    """Absolute percentage errors, (rows,)."""
+    return 100 * np.abs(np.asarray(predicted) / np.asarray(measured) - 1)
+
+
+def lines(sources, ours, null):
+    """[Line] by source in order of appearance, then one of all rows. ours, null: errors, (rows,)."""
+    sources = np.array(sources)
+    found = []
+    for source in [*dict.fromkeys(sources.tolist()), "all"]:
+        mine = np.full(len(sources), True) if source == "all" else sources == source
+        a, b = ours[mine], null[mine]
+        found.append(Line(source, len(a), a.mean(), np.percentile(a, 90), b.mean(), np.percentile(b, 90)))
+    return found
+
+
+def by_source(sources, values):
+    """Each row's median of `values` over its source, (rows,)."""
+    names, values = np.array(sources), np.asarray(values)
+    return np.array([np.median(values[names == source]) for source in sources])
+
+
+def null_seconds(cases):
+    """Step times of the null model, (cases,): each source's operations at its own median efficiency."""
+    ideal = []
+    for case in cases:
+        model, plan, gpu, _ = case.job
+        operations = hardware_flops(case.source, model, plan) * plan.global_batch * model.seq
+        ideal.append(operations / (plan.gpus * gpu.peak(plan.precision)))
+    measured, ideal = np.array([case.seconds for case in cases]), np.array(ideal)
+    return ideal * by_source([case.source for case in cases], measured / ideal)
+
+
+def step_time(k=None, cases=None):
+    """[Line] of step times, parameters as they are."""
+    cases = cases or fit.cases()
+    measured = [case.seconds for case in cases]
+    ours = errors(fit.seconds(k or parameters(), cases), measured)
+    return lines([case.source for case in cases], ours, errors(null_seconds(cases), measured))
+
+
+def memory():
+    """[Line] of peak memory. Nothing of it is fitted but two bytes-per-logit counts and two allocators' reserves."""
+    sources, predicted, measured, sizes = [], [], [], []
+    for row in fit.table_as_text("rows"):
+        if row["metric"] != "peak_mem":
+            continue
+        try:
+            task = job(row)
+        except Unpredictable:
+            continue
+        sources.append(row["source"])
+        predicted.append(peak_bytes(task.model, task.plan, task.stack))
+        measured.append(float(row["value"]) * UNITS[row["unit"]])
+        sizes.append(task.gpu.memory)
+    measured, sizes = np.array(measured), np.array(sizes)
+    null = sizes * by_source(sources, measured / sizes)
+    return lines(sources, errors(predicted, measured), errors(null, measured))
+
+
+def group(case):
+    """The configuration group of a case, as text."""
+    model, plan, gpu, _ = case.job
+    return f"{model.name} {gpu.family} {plan.gpus} {plan.tp} {plan.pp} {plan.cp} {plan.ep}"
+
+
+def cross_validated(cases=None, folds=FOLDS, rounds=3):
+    """(cases, predicted seconds): each case by parameters fitted without its configuration group."""
+    cases = cases or fit.cases()
+    start = {row["parameter"]: row["value"] for row in table("parameters")}
+    fold = np.array([zlib.crc32(group(case).encode()) % folds for case in cases])
+    predicted = np.zeros(len(cases))
+    for i in range(folds):
+        train = [case for case, f in zip(cases, fold, strict=True) if f != i]
+        test = [case for case, f in zip(cases, fold, strict=True) if f == i]
+        k = from_values(fit.fit(fit.thinned(train), start, rounds))
+        predicted[fold == i] = fit.seconds(k, test)
+    return cases, predicted
+
+
+def extrapolated(cases=None, most=512, least=1500, rounds=3):
+    """[Line] of runs of `least` GPUs and more, by parameters fitted on runs of at most `most`.
+
+    A stack that is only seen at scale has no factor then: it is predicted with 1.
+    """
+    cases = cases or fit.cases()
+    start = {row["parameter"]: row["start"] for row in table("parameters") if row["start"] is not None}
+    small = [case for case in cases if case.job.plan.gpus <= most]
+    large = [case for case in cases if case.job.plan.gpus >= least]
+    k = from_values(fit.fit(fit.thinned(small), start, 2 * rounds))
+    measured = [case.seconds for case in large]
+    ours = errors(fit.seconds(k, large), measured)
+    return lines([case.source for case in large], ours, errors(null_seconds(large), measured))
+
+
+KINDS = {
+    "Megatron on V100 and A100": lambda case: case.job.gpu.family in ("V100", "A100"),
+    "Megatron on H100": lambda case: case.job.gpu.family == "H100",
+    "Megatron on Blackwell": lambda case: case.job.gpu.family.startswith("Blackwell"),
+}
+
+
+def runs(k=None, cases=None):
+    """{kind of run: (measured, predicted)} seconds, for lib.plots.predicted_against_measured."""
+    cases = cases or fit.cases()
+    predicted = fit.seconds(k or parameters(), cases)
+    found = {}
+    for case, seconds in zip(cases, predicted, strict=True):
+        kind = next((kind for kind, fits in KINDS.items() if fits(case)), "torchtitan on 500 W H100")
+        if case.source == "vtrain-single":
+            kind = "one node, small models"
+        if case.source.startswith(("llmfoundry", "torchtitan")) and "torchtitan" not in kind:
+            kind = "FSDP: llm-foundry, torchtitan"
+        measured, ours = found.setdefault(kind, ([], []))
+        measured.append(case.seconds)
+        ours.append(float(seconds))
+    return found
+
+
+def show(title, found):
+    """Print lines as a table."""
+    print(f"\n{title}\n{'source':52} rows   mean    p90   null mean    p90")
+    for line in found:
+        ours, null = f"{line.mean:5.1f}% {line.p90:5.1f}%", f"{line.null_mean:5.1f}% {line.null_p90:5.1f}%"
+        print(f"{line.source:52} {line.rows:4} {ours}      {null}")
+
+
+def main():
+    """Print everything: `python -m lib.cost score`."""
+    cases = fit.cases()
+    measured = np.array([case.seconds for case in cases])
+    sources = [case.source for case in cases]
+    show("Step time, in sample: absolute percentage error", step_time(cases=cases))
+    show("Peak memory", memory())
+    sweeps.show(sweeps.sweeps(cases=cases))
+    _, predicted = cross_validated(cases)
+    null = errors(null_seconds(cases), measured)
+    show("Step time, cross-validated by configuration group", lines(sources, errors(predicted, measured), null))
+    show("Step time, fitted on at most 512 GPUs, tested on 1,500 and more", extrapolated(cases))

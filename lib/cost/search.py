@@ -1,0 +1,110 @@
+"""Every plan for a model on a cluster, and those that fit in memory, fastest first.
+
+    degrees       tp: powers of two that divide the heads, within a node
+                  pp: whatever divides the layers; v: whatever divides a stage's, where m allows it
+                  cp: 1, or for 16,384 tokens and more also 2 to 16; ep: powers of two that divide the experts
+                  dp: the GPUs that are left
+    micro-batch   1, 2, 4, ... 32
+    ZeRO          0 to 3
+    recompute     none, selective where scores are kept, full
+
+A plan fits if its fullest GPU stays below 83 % of the memory (predict.FITS). Plans that spend more to save memory that
+is not needed are not left out: the ranking says it.
+
+The layer's times do not depend on pp, v, dp or ZeRO, so they are computed once for each of the other choices.
+"""
+
+from typing import NamedTuple
+
+from lib.cost.layer import layer
+from lib.cost.memory import peak_bytes
+from lib.cost.parameters import parameters
+from lib.cost.plan import Plan
+from lib.cost.predict import FITS
+from lib.cost.stacks import stacks
+from lib.cost.step import step_seconds
+
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+DEFAULT_STACK = "megatron-core"
+
+
+class Choice(NamedTuple):
+    """A plan with what it costs."""
+
+    plan: Plan
+    seconds: float  # of a step
+    memory: float  # bytes on the fullest GPU
+
+
+def divisors(n):
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def powers(most):
+    """1, 2, 4, ... up to `most`."""
+    return [2**i for i in range(most.bit_length()) if 2**i <= most]
+
+
+def plans(model, gpu, gpus, batch, stack, precision="bf16"):
+    """Yield every Plan of the space above for `model` on `gpus` GPUs with `batch` sequences a step."""
+    recomputes = ("none", "full") if stack.flash else ("none", "selective", "full")
+    contexts = [1, 2, 4, 8, 16] if model.seq >= 16384 else [1]
+    experts = [ep for ep in powers(64) if model.experts and model.experts % ep == 0] or [1]
+    for tp in powers(min(8, gpu.per_node)):
+        if model.heads % tp:
+            continue
+        for cp in contexts:
+            if gpus % (tp * cp):
+                continue
+            for pp in divisors(model.layers):
+                if gpus % (tp * cp * pp):
+                    continue
+                dp = gpus // (tp * cp * pp)
+                for b in MICRO_BATCHES:
+                    if batch % (dp * b):
+                        continue
+                    m = batch // (dp * b)
+                    deep = model.layers // pp
+                    depths = divisors(deep) if pp > 1 and m % pp == 0 else [1]
+                    for ep in experts:
+                        if (dp * cp * tp) % ep:
+                            continue
+                        for v in depths:
+                            for zero in (0, 1, 2, 3) if dp * cp > 1 else (0,):
+                                for recompute in recomputes:
+                                    yield Plan(batch, b, tp, pp, dp, cp, ep, v, zero, recompute, tp > 1, precision)
+
+
+def search(model, gpu, gpus, batch, stack=None, precision="bf16", k=None):
+    """[Choice] of every plan that fits, fastest first; empty if none does.
+
+    model: a Model; gpu: a GPU; gpus: how many; batch: sequences per step; stack: a Stack, Megatron-Core's if not given;
+    precision: of matrix products, "bf16", "fp8" or "fp4"; k: Parameters.
+    """
+    stack, k = stack or stacks()[DEFAULT_STACK], k or parameters()
+    room = FITS * gpu.memory
+    layers, found = {}, []
+    for plan in plans(model, gpu, gpus, batch, stack, precision):
+        if least_bytes(model, plan, stack) > room:
+            continue
+        memory = peak_bytes(model, plan, stack)
+        if memory > room:
+            continue
+        same = plan.tp, plan.cp, plan.ep, plan.micro_batch, plan.recompute
+        if same not in layers:
+            layers[same] = layer(model, plan, gpu._replace(nic=stack.nic or gpu.nic), stack, k)
+        found.append(Choice(plan, sum(step_seconds(model, plan, gpu, stack, k, layers[same]).values()), memory))
+    return sorted(found, key=lambda choice: (choice.seconds, choice.plan.zero, choice.memory))
+
+
+def least_bytes(model, plan, stack):
+    """A bound from below on a plan's memory that costs nothing to compute: its share of the weights alone."""
+    ranks = plan.tp * plan.pp * plan.ep * (plan.dp * plan.cp if plan.zero == 3 else 1)
+    return stack.state[0] * model.parameters / ranks
+
+
+def smallest(model, gpu, gpus, batch, stack=None, precision="bf16"):
+    """The Choice that needs least memory, whether it fits or not; None if no plan divides the batch."""
+    stack = stack or stacks()[DEFAULT_STACK]
+    space = plans(model, gpu, gpus, batch, stack, precision)
+    return min((Choice(p, 0.0, peak_bytes(model, p, stack)) for p in space), key=lambda c: c.memory, default=None)

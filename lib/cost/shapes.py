@@ -1,0 +1,158 @@
+"""The shape of a transformer: what its layers multiply, how many parameters that takes, how many operations a token.
+
+One layer, per token (2 operations for each weight; s tokens of sequence):
+
+    attention   q k v   h x (a + 2 kv) d        grouped-query attention: kv < a heads of keys and values
+                scores  2 x 2 s a d             every pair of tokens; half of them if the mask is causal and skipped
+                out     a d x h
+    MLP         GeLU    h x f, f x h            2 matrices
+                SwiGLU  h x f twice, f x h      3 matrices
+    MoE         router  h x E,  then topk experts of E, each an MLP of its own, and perhaps one that all tokens visit
+
+h hidden, a heads of d numbers, kv heads of keys and values, f width of the MLP, V vocabulary, L layers, E experts
+
+Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) writes q, k, v as products of two thin matrices with
+q_rank and kv_rank columns between them, and keeps rope_dim numbers of each head apart for the position.
+
+Sources: Narayanan et al. 2021 (arXiv 2104.04473), equations 2 and 3; Korthikanti et al. 2022 (arXiv 2205.05198),
+appendix A; each model's own paper, in data/models.csv.
+"""
+
+import functools
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lib.cost.published import table
+
+
+@dataclass(frozen=True)
+class Model:
+    """One transformer and the sequence length it trains on."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int  # of one expert, where there are experts
+    vocab: int
+    seq: int
+    gated: bool = False  # SwiGLU: 3 matrices instead of 2
+    tied: bool = True  # the embedding is also the last product
+    experts: int = 0
+    topk: int = 0
+    shared_ffn: int = 0  # width of the expert that every token visits
+    dense_layers: int = 0  # first layers of a mixture that have an MLP of width dense_ffn instead
+    dense_ffn: int = 0
+    q_rank: int = 0
+    kv_rank: int = 0  # latent attention where it is not 0
+    rope_dim: int = 0
+    window: int = 0  # every other layer attends to the last `window` tokens only
+
+    def attention_matrices(self):
+        """[(inputs, outputs)] of the attention's weights; tensor parallelism splits the larger side's heads."""
+        h, a, d = self.hidden, self.heads, self.head_dim
+        if self.kv_rank:
+            wide = a * (d + self.rope_dim)
+            q = [(h, self.q_rank), (self.q_rank, wide)] if self.q_rank else [(h, wide)]
+            return [*q, (h, self.kv_rank + self.rope_dim), (self.kv_rank, a * 2 * d), (a * d, h)]
+        return [(h, (a + 2 * self.kv_heads) * d), (a * d, h)]
+
+    def mlp_matrices(self, width):
+        """[(inputs, outputs)] of an MLP of this width. SwiGLU's first two are one matrix of twice the width."""
+        return [(self.hidden, (2 if self.gated else 1) * width), (width, self.hidden)]
+
+    @functools.cached_property
+    def attention_parameters(self):
+        return sum(n * k for n, k in self.attention_matrices()) + 4 * self.hidden  # and two norms
+
+    @functools.cached_property
+    def expert_parameters(self):
+        """Of one expert, or of the dense MLP."""
+        return sum(n * k for n, k in self.mlp_matrices(self.ffn))
+
+    @functools.cached_property
+    def shared_parameters(self):
+        """What a mixture's layer has beside experts: the shared expert and the router."""
+        return sum(n * k for n, k in self.mlp_matrices(self.shared_ffn)) + self.hidden * self.experts
+
+    @functools.cached_property
+    def dense_mlp_parameters(self):
+        """Of the MLP in a mixture's first, dense layers."""
+        return sum(n * k for n, k in self.mlp_matrices(self.dense_ffn))
+
+    @property
+    def embedding_parameters(self):
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self):
+        """All of them: layers, and the embedding once if it is tied, else twice."""
+        return self._layers(max(1, self.experts)) + (1 if self.tied else 2) * self.embedding_parameters
+
+    @property
+    def active_parameters(self):
+        """Those that a token is multiplied with: topk experts of all, and the embedding as the last product."""
+        return self._layers(max(1, self.topk)) + self.embedding_parameters
+
+    def _layers(self, experts):
+        """Parameters of all layers, this many experts counted in each."""
+        mlp = experts * self.expert_parameters + (self.shared_parameters if self.experts else 0)
+        mlps = (self.layers - self.dense_layers) * mlp + self.dense_layers * self.dense_mlp_parameters
+        return self.layers * self.attention_parameters + mlps
+
+    def scores_flops(self, causal):
+        """Operations of one layer's attention scores, forward, per token: 4 s a d, half of it under a causal mask."""
+        wide = 2 * self.head_dim + (self.rope_dim if self.kv_rank else 0)
+        full = 2 * self.seq * self.heads * wide
+        if self.window:
+            full = (full + 2 * 2 * min(self.window, self.seq) * self.heads * wide) / 2
+        return full / 2 if causal else full
+
+    def flops_per_token(self, causal=False):
+        """Operations of forward and backward per token: 6 for each active parameter, 3 times the scores' forward."""
+        return 6 * self.active_parameters + 3 * self.layers * self.scores_flops(causal)
+
+
+def shape(name, layers, hidden, heads, vocab, seq, kv_heads=None, ffn=None, **more):
+    """A Model from the numbers that tables print. An MLP of 4 h is GeLU's, any other SwiGLU's, and that is untied."""
+    ffn = ffn or 4 * hidden
+    gated = more.pop("gated", ffn != 4 * hidden)
+    tied = more.pop("tied", not gated)
+    head_dim = more.pop("head_dim", None) or hidden // heads
+    sizes = layers, hidden, heads, kv_heads or heads, head_dim, ffn, vocab, seq
+    return Model(name, *sizes, bool(gated), bool(tied), **more)
+
+
+@functools.cache
+def known():
+    """{name: Model} of data/models.csv, each with a sequence of 2048 tokens: `replace(model, seq=...)` for another."""
+    models = {}
+    for row in table("models"):
+        row.pop("source")
+        name = row.pop("model")
+        models[name] = shape(name, seq=2048, **{key: value for key, value in row.items() if value is not None})
+    return models
+
+
+def load(name, seq=None):
+    """The Model called `name` in data/models.csv, or described by a JSON file of that path.
+
+    seq: a sequence length other than its own.
+
+    The file holds the fields of `shape`: {"layers": 32, "hidden": 4096, "heads": 32, "vocab": 50257, "seq": 2048}.
+    Raises ValueError for a name that is neither, or a file that lacks a field.
+    """
+    if name.endswith(".json"):
+        fields = {"name": Path(name).stem, **json.loads(Path(name).read_text())}
+        missing = {"layers", "hidden", "heads", "vocab", "seq"} - set(fields)
+        if missing:
+            raise ValueError(f"{name} lacks {', '.join(sorted(missing))}: give layers, hidden, heads, vocab and seq")
+        model = shape(**fields)
+    elif name in known():
+        model = known()[name]
+    else:
+        raise ValueError(f"no model {name!r}: there are {', '.join(known())}; or give a .json file")
+    return replace(model, seq=seq) if seq else model

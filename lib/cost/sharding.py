@@ -1,0 +1,62 @@
+"""Seconds in which data ranks exchange gradients and weights and nothing else runs.
+
+    ZeRO-0       gradients: reduce-scatter and all-gather (an all-reduce)
+    ZeRO-1       gradients: reduce-scatter; the updated weights: all-gather
+    ZeRO-2       the same; without a pipeline each micro-batch's gradients are scattered, so none is kept whole
+    ZeRO-3       every layer, every micro-batch: gather, gather again for backward, reduce-scatter
+
+    without overlap    all of it
+    with overlap       what is longer than a share `hidden` of the layers' computing, and at least the last layer's
+
+With a pipeline, ZeRO-3's weights stay gathered from the first micro-batch to the last, and gradients whole (as FSDP
+under torch's pipelining does): ZeRO-2 and 3 then send what ZeRO-1 does, once a step. Experts lie on other ranks than
+the rest of their layer, so they are reduced over fewer: dp cp tp / ep of them, ep apart.
+
+Source: ZeRO (Rajbhandari et al. 2020), section 7, for the volumes.
+"""
+
+from lib.cost.network import one_pass
+
+
+def exposed(model, plan, gpu, stack, k, one, layers):
+    """Seconds per step. one: the Layer times; layers: how many the fullest stage has."""
+    tp, n = plan.tp, plan.dp * plan.cp
+    dense, expert = per_rank(model, plan)
+    gradient, weight = stack.gradient_bytes, 2 if plan.zero else stack.gradient_bytes
+    embedding = model.embedding_parameters / tp
+    forward, backward = one.forward.total, one.again.total + one.backward.total
+    if plan.zero == 3 and plan.pp == 1:
+        gather = _pass(gpu, plan, dense, expert, 2, k)
+        reduce = _pass(gpu, plan, dense, expert, gradient, k)
+        late = max(0.0, gather - k.hidden * forward) + max(0.0, gather + reduce - k.hidden * backward)
+        return layers * plan.micro_batches * late + one_pass(gpu, n, tp, (2 + gradient) * embedding, k.network)
+    scattered, gathered = (
+        _pass(gpu, plan, layers * dense + embedding, layers * expert, size, k) for size in (gradient, weight)
+    )
+    earlier = 0.0
+    if plan.zero == 2 and plan.pp == 1:  # all micro-batches but the last, which is below
+        hidden = k.hidden * layers * backward if stack.dp_overlap else 0.0
+        earlier = (plan.micro_batches - 1) * max(0.0, scattered - hidden)
+    seconds = scattered + gathered
+    if stack.dp_overlap:  # gradients behind the last micro-batch's backward, weights behind the next forward
+        seconds = max(seconds - k.hidden * layers * (forward + backward), seconds / (layers * plan.v))
+    return earlier + seconds
+
+
+def per_rank(model, plan):
+    """(dense, expert) parameters of one layer on a rank, before ZeRO divides them."""
+    other = model.shared_parameters if model.experts else model.expert_parameters
+    return (model.attention_parameters + other) / plan.tp, model.experts * model.expert_parameters / plan.ep
+
+
+def expert_ranks(plan):
+    """How many ranks hold the same experts."""
+    return max(1, plan.dp * plan.cp * plan.tp // plan.ep)
+
+
+def _pass(gpu, plan, dense, expert, size, k):
+    """Seconds of one reduce-scatter or all-gather of these parameters, `size` bytes each."""
+    seconds = one_pass(gpu, plan.dp * plan.cp, plan.tp, size * dense, k.network)
+    if expert:
+        seconds += one_pass(gpu, expert_ranks(plan), max(plan.ep, plan.tp), size * expert, k.network)
+    return seconds

@@ -1,0 +1,79 @@
+"""What a software stack does that the plan does not say: which kernels it has, what it overlaps, what it keeps.
+
+Time
+    flash               attention is fused: scores never reach memory
+    sequence_parallel   norms and residuals are split over tp too, unless the row says otherwise
+    recompute           what it recomputes where the row does not say
+    interleaves         1 if it interleaves pipeline stages where the row does not say how many
+    tp_overlap          share of tensor parallelism's collectives that is hidden behind products
+    dp_overlap          1 if gradients are exchanged during backward
+    scatter_gather      1 if pipeline messages are split over the tensor ranks
+    gradient_bytes      per parameter, in which gradients are summed and exchanged
+    launch, launch_moe  host time of a layer, and of one with experts, relative to eager Megatron-LM
+    nic                 bytes per second of each GPU's share of the network, where it is not the GPU's usual one
+Memory
+    state               bytes per parameter: weights, gradients, optimizer
+    logit_bytes         bytes per logit at the peak
+    kept_logit_bytes    and of every micro-batch, which torch's pipelining keeps until the step ends
+    runtime, reserve    bytes, and a factor, that the source's tool counts beyond what is allocated
+    selective           share of a layer's activations that selective recomputation keeps, with fused attention
+
+These are from each source's text or code, but for a few numbers that were set on its published rows: logit_bytes and
+selective of torchtitan, logit_bytes of megatron-core-0.14, reserve of torchtitan and Megatron-DeepSpeed, and the nic of
+zero3-2021. What is fitted for a stack is one `factor` on its step time (parameters.py). Data: data/stacks.csv.
+"""
+
+import functools
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from lib.cost.published import table
+
+
+class Stack(NamedTuple):
+    """A software stack. The defaults are those of a current Megatron-Core."""
+
+    name: str
+    rows: tuple = ()  # patterns of "source:row" that ran on it
+    flash: int = 1
+    sequence_parallel: int = 1
+    recompute: str = "none"
+    interleaves: int = 1
+    tp_overlap: float = 0.8
+    dp_overlap: int = 1
+    scatter_gather: int = 1
+    gradient_bytes: int = 4
+    launch: float = 0.3
+    nic: float | None = None  # bytes/s
+    state: tuple = (2, 4, 12)  # bytes per parameter
+    logit_bytes: float = 8
+    runtime: float = 0.0  # bytes
+    reserve: float = 1.0
+    selective: float = 1.0
+    launch_moe: float = 1.0
+    kept_logit_bytes: float = 0.0
+
+
+@functools.cache
+def stacks():
+    """{name: Stack} of data/stacks.csv."""
+    found = {}
+    for row in table("stacks"):
+        row.pop("source")
+        nic, runtime = row.pop("nic_GBps"), row.pop("runtime_GiB") * 2**30
+        row["state"] = tuple(int(size) for size in row["state"].split("+"))
+        row["rows"] = tuple(row["rows"].split("|"))
+        name = row.pop("stack")
+        found[name] = Stack(name, nic=nic and nic * 1e9, runtime=runtime, **row)
+    return found
+
+
+def stack_of(source, row=""):
+    """The Stack that a published row ran on: of the patterns that begin "source:row" the longest; None if none does."""
+    fits = [
+        (len(pattern), stack)
+        for stack in stacks().values()
+        for pattern in stack.rows
+        if fnmatchcase(f"{source}:{row}", pattern + "*")
+    ]
+    return max(fits, key=lambda fit: fit[0])[1] if fits else None

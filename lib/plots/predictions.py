@@ -1,0 +1,52 @@
+"""Predicted against measured, a dot per published run, on two logarithmic axes."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from lib.plots.style import FAINT, INK, RANK_COLORS, finish, styled
+
+
+@styled
+def predicted_against_measured(runs, within=0.1, unit="seconds per step", title=None):
+    """Dots by group; the nearer the diagonal, the better the prediction.
+
+    runs: {"A100, 3-D": (measured, predicted), ...}, each a list of positive numbers in `unit`; up to 8 groups.
+    within: relative error whose band is drawn, and whose share of dots the title tells.
+    Raises ValueError for no runs, more than 8 groups, unequal lengths, or numbers that a logarithm does not have.
+    """
+    if not 1 <= len(runs) <= len(RANK_COLORS):
+        raise ValueError(f"{len(runs)} groups of runs: 1 to {len(RANK_COLORS)} can be told apart")
+    for name, (measured, predicted) in runs.items():
+        if len(measured) != len(predicted) or len(measured) == 0:
+            raise ValueError(f"{name}: {len(measured)} measured and {len(predicted)} predicted must be equally many")
+        if min(*measured, *predicted) <= 0:
+            raise ValueError(f"{name}: {min(*measured, *predicted):g} has no logarithm, leave that run out")
+    measured = np.concatenate([m for m, _ in runs.values()])
+    predicted = np.concatenate([p for _, p in runs.values()])
+    error = np.abs(predicted / measured - 1)
+    low, high = 0.7 * min(measured.min(), predicted.min()), 1.4 * max(measured.max(), predicted.max())
+
+    figure = Figure(figsize=(8, 4.6))
+    axes = figure.add_subplot()
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    axes.set(xlabel=f"measured ({unit})", ylabel=f"predicted ({unit})")
+    line = np.array([low, high])
+    axes.fill_between(line, line * (1 - within), line * (1 + within), color=FAINT, alpha=0.18, lw=0)
+    axes.plot(line, line, color=INK, lw=1.2, ls=(0, (5, 2.5)))
+    for place, ((name, (x, y)), color) in enumerate(zip(runs.items(), RANK_COLORS, strict=False)):
+        axes.plot(x, y, ls="", marker="os^Dv<>p"[place], ms=4, mec=color, mfc=color, alpha=0.65)
+        off = np.mean(np.abs(np.asarray(y) / np.asarray(x) - 1))
+        label = f"{name}: {len(x)} runs, {off:.0%} off on average"
+        height = 0.96 - 0.055 * place
+        axes.plot([0.025], [height], marker="os^Dv<>p"[place], ms=6, color=color, transform=axes.transAxes)
+        axes.text(0.05, height, label, transform=axes.transAxes, va="center", color=color, size=9, weight="bold")
+    share = np.mean(error <= within)
+    return finish(
+        figure,
+        title or f"{share:.0%} of {len(measured)} published runs are predicted within {within:.0%}",
+        f"On the dashed line prediction and measurement agree; the grey band is {within:.0%} to either side. "
+        f"Mean error {error.mean():.1%}, 90 % of the runs are within {np.percentile(error, 90):.1%}.",
+        f"Predicted against measured {unit} of {len(measured)} runs in {len(runs)} groups ({', '.join(runs)}), from "
+        f"{measured.min():.2g} to {measured.max():.2g}; {share:.0%} within {within:.0%} of the diagonal, "
+        f"mean error {error.mean():.1%}.",
+    )
