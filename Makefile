@@ -20,7 +20,11 @@ BIN := $(ENV)/bin
 PY := $(BIN)/python
 STAMP := $(ENV)/.labs-ready-$(subst /,-,$(CURDIR))
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
+# Three tests at a time on two cores: ranks mostly wait for each other.
+SIDE_BY_SIDE := -n 3 --dist loadscope
 TEST_OPTIONS ?=
+# Python sees to its own compiled files: without them each rank of each launch would compile lib again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup lab demo test test-all test-gpu notebooks validate grade bench lint clean
 
@@ -46,11 +50,11 @@ demo: setup ## 4 ranks train a GPT for about a minute; results in results/demo
 	$(PY) -m lib.demo $(DEMO_OPTIONS)
 
 test: setup lint ## everything CI runs
-	$(PY) -m pytest -m "not slow and not gpu" $(TEST_OPTIONS)
+	$(PY) -m pytest -m "not slow and not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS)
 	$(PY) -m lib.course validate
 
 test-all: setup lint ## the slow tests too
-	$(PY) -m pytest -m "not gpu" $(TEST_OPTIONS)
+	$(PY) -m pytest -m "not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS)
 	$(PY) -m lib.course validate
 
 test-gpu: setup ## the tests on ranks under NCCL: as many ranks as GPUs, and two ranks on one GPU

@@ -11,16 +11,20 @@ lost, the earlier ones kept. What is printed is the same on every run: no times,
 
 import json
 import os
+import tempfile
 import textwrap
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import cloudpickle
+import torch
 import torch.distributed as dist
 
 from lib import launch, ledger
 from lib.check.failure import BEGINS, in_its_case
+from lib.ledger import audit
 from lib.ledger.read import Ledger
 from lib.ledger.source import place
 
@@ -149,54 +153,77 @@ def evaluate(exercise: Exercise | Bundle, fn: Callable | tuple[Callable, ...]) -
 def _evaluate_on_ranks(worlds, answers):
     """{exercise's name: Outcome} of answers that run on the same numbers of ranks: one launch per number for all.
 
-    A run that fails is the fault of one answer. It is judged by that, and the others run again without it.
+    A run that fails is the fault of one answer. It is judged by that; those that the run did not finish run again.
     """
     outcomes, runs = {}, {exercise.name: [] for exercise, _ in answers}
     for nproc in worlds:
-        while answers:
-            measures = {exercise.name: exercise.measure for exercise, _ in answers}
-            try:
-                results = launch.capture(
-                    _measure_all, *(fn for _, fn in answers), measures, nproc=nproc, timeout=TIMEOUT
-                )
-            except launch.RankError as error:
-                guilty = _last_begun(error.ledger) or answers[0][0].name
-                exercise = next(e for e, _ in answers if e.name == guilty)
-                if error.kind == "raised" and "raised NotImplementedError" in str(error):
-                    outcomes[guilty] = _not_written(exercise)
-                else:
-                    outcomes[guilty] = _judge_runs(exercise, runs[guilty], _of_failure(exercise, nproc, error))
-            except TypeError as error:  # a function that cannot be sent to the ranks
-                if len(answers) > 1:
-                    return outcomes | {e.name: _evaluate_on_ranks(worlds, [(e, fn)])[e.name] for e, fn in answers}
-                exercise = answers[0][0]
-                outcomes[exercise.name] = _judge_runs(exercise, [], Problem("cannot be sent", str(error)))
-            else:
-                for i, (exercise, _) in enumerate(answers):
-                    seen = [result[i] for result in results]
-                    runs[exercise.name].append(Run(nproc, seen, _of_exercise(results.ledger, exercise.name)))
-                break
-            answers = [(e, fn) for e, fn in answers if e.name not in outcomes]
-    return outcomes | {exercise.name: _judge_runs(exercise, runs[exercise.name], None) for exercise, _ in answers}
+        waiting = [(e, fn) for e, fn in answers if e.name not in outcomes]
+        while waiting:
+            with tempfile.TemporaryDirectory(prefix="check-") as folder:
+                measures = {exercise.name: exercise.measure for exercise, _ in waiting}
+                try:
+                    results = launch.capture(
+                        _measure_all, *(fn for _, fn in waiting), measures, folder, nproc=nproc, timeout=TIMEOUT
+                    )
+                    seen = {name: [result[i] for result in results] for i, name in enumerate(measures)}
+                    book = results.ledger
+                except launch.RankError as error:
+                    book = error.ledger
+                    begun = _begun(book) or list(measures)[:1]
+                    odd = next((name for name in begun[:-1] if _at_odds(book, name)), None)
+                    finished = begun[: begun.index(odd)] if odd else begun[:-1]
+                    seen = {name: _saved(folder, list(measures).index(name), nproc) for name in finished}
+                    guilty = odd or begun[-1]
+                    exercise, fn = next((e, fn) for e, fn in waiting if e.name == guilty)
+                    if odd:  # what it left behind may be the fault of all that came after it
+                        outcomes |= _evaluate_on_ranks(worlds, [(exercise, fn)])
+                    elif error.kind == "raised" and "raised NotImplementedError" in str(error):
+                        outcomes[guilty] = _not_written(exercise)
+                    else:
+                        outcomes[guilty] = _judge_runs(exercise, runs[guilty], _of_failure(exercise, nproc, error))
+                except TypeError as error:  # a function that cannot be sent to the ranks
+                    if len(waiting) > 1:
+                        alone = {e.name: _evaluate_on_ranks(worlds, [(e, fn)])[e.name] for e, fn in waiting}
+                        return outcomes | alone
+                    exercise = waiting[0][0]
+                    seen, outcomes[exercise.name] = {}, _judge_runs(exercise, [], Problem("cannot be sent", str(error)))
+            for name in seen:
+                runs[name].append(Run(nproc, seen[name], _of_exercise(book, name)))
+            waiting = [(e, fn) for e, fn in waiting if e.name not in outcomes and e.name not in seen]
+    return {e.name: outcomes.get(e.name) or _judge_runs(e, runs[e.name], None) for e, _ in answers}
 
 
-def _measure_all(*fns_and_measures):
-    """On every rank: what the measure of each exercise saw, given the student's functions and {name: measure}."""
-    *fns, measures = fns_and_measures
+def _measure_all(*fns_measures_folder):
+    """On every rank: what the measure of each exercise saw, given the student's functions and {name: measure}.
+
+    Of several, each is also left in `folder` as it is finished, in case a later one fails.
+    """
+    *fns, measures, folder = fns_measures_folder
     seen = []
-    for fn, (name, measure) in zip(fns, measures.items(), strict=True):
+    for number, (fn, (name, measure)) in enumerate(zip(fns, measures.items(), strict=True)):
         ledger.mark(BEGINS + name)
         seen.append(measure(fn))
         ledger.mark("")
         if len(fns) > 1:
+            torch.save(seen[-1], f"{folder}/{number}-{dist.get_rank()}", pickle_module=cloudpickle)
             dist.barrier()  # no rank is in the next exercise while another is still in this one
     return seen
 
 
-def _last_begun(book):
-    """The name of the exercise that the ranks were in, or None; see `_measure_all`: none is further than one other."""
-    names = [label.removeprefix(BEGINS) for label in book.marks if label.startswith(BEGINS)] if book else []
-    return names[-1] if names else None
+def _begun(book):
+    """The names of the exercises that the ranks have begun; see `_measure_all`: none is further than one other."""
+    return [label.removeprefix(BEGINS) for label in book.marks if label.startswith(BEGINS)] if book else []
+
+
+def _at_odds(book, name):
+    """Do the ranks' calls in this exercise not match, though all of them have finished it?"""
+    return any(finding.certain for finding in audit(_of_exercise(book, name)))
+
+
+def _saved(folder, number, nproc):
+    """[what rank 0 saw in the exercise of this number, ...]; see `_measure_all`."""
+    paths = [f"{folder}/{number}-{rank}" for rank in range(nproc)]
+    return [torch.load(path, map_location="cpu", weights_only=False) for path in paths]
 
 
 def _of_exercise(book, name):
@@ -218,11 +245,12 @@ def _judge_runs(exercise, runs, problem):
 
 
 def _of_failure(exercise, nproc, error):
+    error.ledger = _of_exercise(error.ledger, exercise.name)
     failed = in_its_case(error)
     # Where there is one world only, its cases run on groups of it and say on which.
     where = [failed.case] if failed.case and len(exercise.worlds) == 1 else [_ranks(nproc), failed.case]
     facts = {"world_size": nproc, "waiting": len(error.waits), "failed": failed}
-    facts["ledger"] = _of_exercise(error.ledger, exercise.name)
+    facts["ledger"] = error.ledger
     return Problem(failed.kind, f"{', '.join(filter(None, where))}: {failed.text}", facts)
 
 

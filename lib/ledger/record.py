@@ -274,16 +274,15 @@ def _threads():
 
 
 _USER, _LIB, _FOREIGN = range(3)
-_kinds: dict[object, int] = {}  # code object -> whose it is
+_kinds: dict[str, int] = {}  # file -> whose it is (code objects of two files may compare equal)
 
 
-def _kind(code):
-    file = code.co_filename
+def _kind(file):
     if file.startswith(LIB):
         kind = _FOREIGN if file.startswith(OURS) else _LIB
     else:
         kind = _FOREIGN if file.startswith(FOREIGN) or SITE_PACKAGES in file else _USER
-    _kinds[code] = kind
+    _kinds[file] = kind
     return kind
 
 
@@ -292,9 +291,9 @@ def _locate(frame):
     outer = None  # the outer lib frame below the user's
     while frame is not None:
         code = frame.f_code
-        kind = _kinds.get(code)
+        kind = _kinds.get(code.co_filename)
         if kind is None:
-            kind = _kind(code)
+            kind = _kind(code.co_filename)
         if kind == _USER:
             return (code.co_filename, frame.f_lineno, code.co_name), _via(outer)
         if kind == _LIB:

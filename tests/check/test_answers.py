@@ -4,8 +4,12 @@ One file per exercise, lab0/answers_<exercise>.py: WRONG {function: name of the 
 For an exercise of several functions (a Bundle), function by function: WRONG {name: {...}}, RIGHT {name: [...]}.
 
 `make test` runs, of each function, six wrong answers or more: one for every hint. `make test-all` runs them all.
+
+The chosen answers of a function are judged together, as the parts of a Bundle are: in one launch, and in one more after
+each answer that fails on the ranks. So what one answer leaves behind must not change the verdict on another.
 """
 
+import dataclasses
 import importlib.util
 import pathlib
 import sys
@@ -13,7 +17,7 @@ import sys
 import pytest
 
 from lib.check.exercises import EXERCISES, FUNCTIONS
-from lib.check.framework import evaluate
+from lib.check.framework import Bundle, Outcome, evaluate
 
 
 def load(path):
@@ -30,33 +34,57 @@ def load(path):
 ANSWERS = [load(path) for path in sorted(pathlib.Path(__file__).parent.glob("lab*/answers_*.py"))]
 WRONG = [(name, fn, hint) for m in ANSWERS for name, answers in m.WRONG.items() for fn, hint in answers.items()]
 RIGHT = [(name, fn) for m in ANSWERS for name, answers in m.RIGHT.items() for fn in answers]
+outcomes: dict[tuple, Outcome] = {}
 table: list[tuple[str, str, str, int, int]] = []
 
 
-def wrong_answers():
-    """All of WRONG; those that are further examples of a hint, after the sixth answer of a function, are slow tests."""
-    seen: dict[str, list[str]] = {}
-    for exercise, fn, hint in WRONG:
-        hints = seen.setdefault(exercise, [])
-        further = hint in hints and len(hints) >= 6
+def right_answers(function):
+    return [pytest.param(function, fn, id=f"{function}-{fn.__name__}") for name, fn in RIGHT if name == function]
+
+
+def wrong_answers(function):
+    """Those that are further examples of a hint, after the sixth answer of the function, are slow tests."""
+    hints = []
+    for fn, hint in ((fn, hint) for name, fn, hint in WRONG if name == function):
+        marks = [pytest.mark.slow] if hint in hints and len(hints) >= 6 else []
         hints.append(hint)
-        marks = [pytest.mark.slow] if further else []
-        yield pytest.param(exercise, fn, hint, id=f"{exercise}-{fn.__name__}", marks=marks)
+        yield pytest.param(function, fn, hint, id=f"{function}-{fn.__name__}", marks=marks)
 
 
-@pytest.mark.parametrize(("exercise", "fn", "hint"), list(wrong_answers()))
-def test_a_wrong_answer_is_rejected_with_its_hint(exercise, fn, hint):
-    outcome = evaluate(FUNCTIONS[exercise], fn)
-    print("\n".join(outcome.lines))
-    table.append((exercise, fn.__name__, outcome.hint, outcome.points, outcome.max_points))
-    assert not outcome.passed
-    assert outcome.hint == hint
+@pytest.fixture
+def outcome(request, function, fn):
+    """The verdict on one answer; the first that is asked for brings those on all chosen answers of its function."""
+    if (function, fn) not in outcomes:
+        chosen = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+        fns = [params["fn"] for params in chosen if params.get("function") == function]
+        exercise = FUNCTIONS[function]
+        parts = [dataclasses.replace(exercise, name=f"{function} {number}") for number in range(len(fns))]
+        verdict = evaluate(Bundle(function, tuple(parts)), tuple(fns)) if len(fns) > 1 else evaluate(exercise, fn)
+        verdicts = verdict.parts or [verdict]
+        outcomes.update({(function, fn): verdict for fn, verdict in zip(fns, verdicts, strict=True)})
+    return outcomes[function, fn]
 
 
-@pytest.mark.parametrize(("exercise", "fn"), RIGHT, ids=[f"{e}-{fn.__name__}" for e, fn in RIGHT])
-def test_a_right_answer_written_another_way_is_accepted(exercise, fn):
-    outcome = evaluate(FUNCTIONS[exercise], fn)
-    assert outcome.passed, "\n".join(outcome.lines)
+def answers_of(name):
+    """A class for each function: pytest's workers take a class whole, and judge its answers together."""
+
+    class Answers:
+        @pytest.mark.parametrize(("function", "fn"), right_answers(name))
+        def test_a_right_answer_written_another_way_is_accepted(self, function, fn, outcome):
+            assert outcome.passed, "\n".join(outcome.lines)
+
+        @pytest.mark.parametrize(("function", "fn", "hint"), list(wrong_answers(name)))
+        def test_a_wrong_answer_is_rejected_with_its_hint(self, function, fn, hint, outcome):
+            print("\n".join(outcome.lines))
+            table.append((function, fn.__name__, outcome.hint, outcome.points, outcome.max_points))
+            assert not outcome.passed
+            assert outcome.hint == hint
+
+    return Answers
+
+
+for name in dict.fromkeys(name for name, _, _ in WRONG):
+    globals()[f"Test_{name}"] = answers_of(name)
 
 
 def test_every_exercise_has_six_wrong_answers_and_two_right_ones():

@@ -136,3 +136,24 @@ def test_a_rank_imports_the_exercise_that_it_runs_and_no_other():
         "x", measure, (1,), (Claim("c", 1, "", lambda runs: Problem("seen", str(runs[0].results))),), ()
     )
     assert evaluate(exercise, plus_one).message == "c: [[]]"
+
+
+def sends_what_nobody_receives():
+    if dist.get_rank() == 0:
+        dist.isend(torch.ones(1), 1)
+    return dist.get_rank() + 1
+
+
+def test_what_a_part_leaves_behind_is_its_own_fault_and_what_was_finished_before_stands(monkeypatch):
+    launches = []
+    capture = launch.capture
+    monkeypatch.setattr(launch, "capture", lambda *args, **kwargs: launches.append(args) or capture(*args, **kwargs))
+    bundle = Bundle("five", tuple(on_ranks(name) for name in ("right", "hangs", "leaves", "wrong", "last")))
+    fns = (plus_one, waits_for_nobody, sends_what_nobody_receives, lambda: 0, plus_one)
+    right, hangs, leaves, wrong, last = evaluate(bundle, fns).parts
+    assert right.passed and last.passed
+    assert "their calls do not match" in "\n".join(leaves.lines)
+    assert wrong.message == "rank + 1: got [0, 0]"
+    assert hangs.message.startswith("rank + 1: 2 ranks: deadlock")
+    # all five up to the hang; the last three; of these alone the one whose calls do not match; the other two
+    assert [len(arguments) - 3 for arguments in launches] == [5, 3, 1, 2]
