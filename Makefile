@@ -25,6 +25,8 @@ SIDE_BY_SIDE := -n 3 --dist loadscope
 TEST_OPTIONS ?=
 # Python sees to its own compiled files: without them each rank of each launch would compile lib again.
 unexport PYTHONDONTWRITEBYTECODE
+# Several processes share the cores there: threads of each that wait for each other would only use them up.
+test test-all validate: export OMP_NUM_THREADS := 1
 
 .PHONY: help setup lab demo test test-all test-gpu notebooks validate grade bench lint clean
 

@@ -24,6 +24,5 @@ def ranks_start_light():
     from lib.check import framework
     from lib.launch import agent
 
-    lib = ["lib.launch.worker", "lib.check.framework", "lib.collectives", "lib.model", "lib.text"]
-    agent.PRELOAD = [*agent.PRELOAD, *lib]
+    agent.PRELOAD = [*agent.PRELOAD, *agent.LIB]
     framework.TIMEOUT = 120
