@@ -24,5 +24,6 @@ def ranks_start_light():
     from lib.check import framework
     from lib.launch import agent
 
-    agent.PRELOAD = [*agent.PRELOAD, *agent.LIB]
+    lib = ["lib.launch.worker", "lib.check.framework", "lib.collectives", "lib.model", "lib.text"]
+    agent.PRELOAD = [*agent.PRELOAD, *lib]
     framework.TIMEOUT = 120

@@ -30,8 +30,6 @@ PRELOAD = [
     "torch.distributed.elastic.agent.server.local_elastic_agent",  # lib.launch imports it, on ranks too
     "cloudpickle",
 ]
-# Where nobody edits lib meanwhile, as in tests and under nbval: it takes a rank as long to import as the rest to start.
-LIB = ["lib.launch.worker", "lib.check.framework", "lib.collectives", "lib.model", "lib.text"]
 LOGGERS = ["torch.distributed.elastic", "torch.distributed.launcher", "torch.distributed.run", "torch.multiprocessing"]
 
 
@@ -72,7 +70,7 @@ class Agent:
     """Starts `nproc` processes that each call `entrypoint(*args)`, their output in files under `folder`."""
 
     def __init__(self, entrypoint, args: tuple, nproc: int, folder: str):
-        multiprocessing.set_forkserver_preload(PRELOAD + (LIB if "LAB_RUN" in os.environ else []))
+        multiprocessing.set_forkserver_preload(PRELOAD)
         self.folder, self.nproc, self.error = folder, nproc, None
         spec = WorkerSpec(
             role="rank", local_world_size=nproc, entrypoint=entrypoint, args=args, max_restarts=0,

@@ -6,7 +6,8 @@ For an exercise of several functions (a Bundle), function by function: WRONG {na
 `make test` runs, of each function, six wrong answers or more: one for every hint. `make test-all` runs them all.
 
 The chosen answers of a function are judged together, as the parts of a Bundle are: in one launch, and in one more after
-each answer that fails on the ranks. So what one answer leaves behind must not change the verdict on another.
+each answer that fails on the ranks. A student's answer is judged alone. So where the verdict is not the one that is
+asked for, an answer is judged again, alone, and that counts.
 """
 
 import dataclasses
@@ -34,6 +35,7 @@ def load(path):
 ANSWERS = [load(path) for path in sorted(pathlib.Path(__file__).parent.glob("lab*/answers_*.py"))]
 WRONG = [(name, fn, hint) for m in ANSWERS for name, answers in m.WRONG.items() for fn, hint in answers.items()]
 RIGHT = [(name, fn) for m in ANSWERS for name, answers in m.RIGHT.items() for fn in answers]
+ALONE = {fn for m in ANSWERS for fn in getattr(m, "ALONE", ())}  # they leave behind what the next would stumble over
 outcomes: dict[tuple, Outcome] = {}
 table: list[tuple[str, str, str, int, int]] = []
 
@@ -54,15 +56,26 @@ def wrong_answers(function):
 @pytest.fixture
 def outcome(request, function, fn):
     """The verdict on one answer; the first that is asked for brings those on all chosen answers of its function."""
+    if fn in ALONE:
+        return None
     if (function, fn) not in outcomes:
         chosen = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-        fns = [params["fn"] for params in chosen if params.get("function") == function]
+        fns = [params["fn"] for params in chosen if params.get("function") == function and params["fn"] not in ALONE]
         exercise = FUNCTIONS[function]
         parts = [dataclasses.replace(exercise, name=f"{function} {number}") for number in range(len(fns))]
-        verdict = evaluate(Bundle(function, tuple(parts)), tuple(fns)) if len(fns) > 1 else evaluate(exercise, fn)
-        verdicts = verdict.parts or [verdict]
-        outcomes.update({(function, fn): verdict for fn, verdict in zip(fns, verdicts, strict=True)})
+        try:
+            verdict = evaluate(Bundle(function, tuple(parts)), tuple(fns)) if len(fns) > 1 else evaluate(exercise, fn)
+        except RuntimeError:  # a launch that did not begin: all are judged alone
+            outcomes.update(dict.fromkeys(((function, fn) for fn in fns), None))
+        else:
+            verdicts = verdict.parts or [verdict]
+            outcomes.update({(function, fn): verdict for fn, verdict in zip(fns, verdicts, strict=True)})
     return outcomes[function, fn]
+
+
+def alone_unless(expected, outcome, function, fn):
+    """`outcome`, if it is there and as expected; else the verdict on this answer judged alone."""
+    return outcome if outcome and expected(outcome) else evaluate(FUNCTIONS[function], fn)
 
 
 def answers_of(name):
@@ -71,10 +84,12 @@ def answers_of(name):
     class Answers:
         @pytest.mark.parametrize(("function", "fn"), right_answers(name))
         def test_a_right_answer_written_another_way_is_accepted(self, function, fn, outcome):
+            outcome = alone_unless(lambda verdict: verdict.passed, outcome, function, fn)
             assert outcome.passed, "\n".join(outcome.lines)
 
         @pytest.mark.parametrize(("function", "fn", "hint"), list(wrong_answers(name)))
         def test_a_wrong_answer_is_rejected_with_its_hint(self, function, fn, hint, outcome):
+            outcome = alone_unless(lambda verdict: verdict.hint == hint, outcome, function, fn)
             print("\n".join(outcome.lines))
             table.append((function, fn.__name__, outcome.hint, outcome.points, outcome.max_points))
             assert not outcome.passed

@@ -112,3 +112,16 @@ def test_a_check_that_nbval_does_not_compare_and_one_that_reports_wrongly_are_na
         "CheckFailed: falling: NameError: name 'Largest' is not defined",
         "check 'check-largest' must report 20 of 20 points",
     ]
+
+
+def test_several_labs_are_told_in_order_and_one_that_is_not_sound_fails_the_command(tmp_path, capsys):
+    """Each in a process of its own. Neither notebook is executed, so that this test runs none."""
+    for lab in ("lab8_toy", "lab9_toy"):
+        notebook.write(toy_notebook(), notebook.solution_path(tmp_path, lab))
+    notebook.write(toy_notebook(), notebook.lab_path(tmp_path, "lab7_gone"))
+    assert main(["--root", str(tmp_path), "validate"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == [
+        "lab8_toy", "lab9_toy", "labs/lab7_gone.ipynb has no solution: delete it"
+    ]  # fmt: skip
+    assert sum("not executed" in line for line in lines) >= 2

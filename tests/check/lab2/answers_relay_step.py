@@ -353,4 +353,7 @@ def as_a_product(stage, x, target, loss_fn, group=None):
     return loss.detach() if loss is not None else None
 
 
+# It makes groups on some of the ranks, and torch wants new groups to be made by all.
+ALONE = [libs_pipeline]
+
 RIGHT = [relay, as_an_answer(relay_step.relay_step), by_torch, as_a_product]
