@@ -26,4 +26,4 @@ def ranks_start_light():
 
     lib = ["lib.launch.worker", "lib.check.framework", "lib.collectives", "lib.model", "lib.text"]
     agent.PRELOAD = [*agent.PRELOAD, *lib]
-    framework.TIMEOUT = 120
+    framework.TIMEOUT = 60
