@@ -88,6 +88,7 @@ def how_cut(weight, wholes, dim, rank, N):
 
     dim: on which a part is cut, 0 for q, k, v, and 1 for out.
     """
+    nth = {2: "second", 3: "third"}.get(N, f"{N}th")
     mine = {name: whole.chunk(N, dim)[rank] for name, whole in wholes.items()}
     for name, part in mine.items():
         if weight.shape == part.shape and torch.equal(weight, part):
@@ -97,8 +98,8 @@ def how_cut(weight, wholes, dim, rank, N):
         every = heads[rank::N].flatten(0, 1) if dim == 0 else heads[:, rank::N].flatten(1, 2)
         known = {
             f"the whole of {name}": whole,
-            f"every {N}th head of {name}": every,
-            f"every {N}th row or column of {name}": whole[rank::N] if dim == 0 else whole[:, rank::N],
+            f"every {nth} head of {name}": every,
+            f"every {nth} row or column of {name}": whole[rank::N] if dim == 0 else whole[:, rank::N],
             f"{name} cut on dim {1 - dim}": whole.chunk(N, 1 - dim)[rank],
         }
         known |= {f"rank {r}'s part of {name}": part for r, part in enumerate(whole.chunk(N, dim))}

@@ -20,7 +20,7 @@ def wrong(where, got, want, known):
     """A Problem unless `got` is `want`. known: {what it may be instead, in words: a tensor}."""
     got = got.detach() if torch.is_tensor(got) else got
     words = next((words for words, mistaken in known.items() if same(got, mistaken)), "")
-    told = f"\nIt is {words}." if words else ""
+    told = f"\nIt is {words.strip()}." if words else ""
     if not torch.is_tensor(got) or got.shape != want.shape or got.dtype != want.dtype:
         return Problem("form", f"{where}: expected {form_of(want)}, got {form_of(got)}{told}", {"is": words})
     if same(got, want):
