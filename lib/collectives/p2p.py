@@ -24,6 +24,7 @@ import torch.distributed as dist
 # group -> the last work started on it and not yet waited for (`background.py`): until then the group is that thread's.
 in_background = {}
 background_thread = None
+posting_takes_time = False  # `slow_link` sets it: there `post` returns when the link has let the messages go
 
 
 def send(tensor, to, group=None):

@@ -67,11 +67,11 @@ def slow_link(ranks_per_node, seconds_per_message, bytes_per_second):
         time.sleep(max(0.0, arrival - time.monotonic()))
         return plain_post(sends, receives, group)
 
-    p2p.post = post
+    p2p.post, p2p.posting_takes_time = post, True
     try:
         yield
     finally:
-        p2p.post = plain_post
+        p2p.post, p2p.posting_takes_time = plain_post, False
         cards.close()
 
 

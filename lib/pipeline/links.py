@@ -8,8 +8,9 @@
 Why not one group for all? On NCCL the messages of a group wait in one line: a rank that has posted a receive cannot
 send before that has come. With a line for each direction, what comes waits for nothing that goes.
 
-Sends are posted by the communication thread (`collectives.start`). Posting takes no time by itself, but over
-`slow_link` it takes as long as the link does, and the rank has better things to do.
+Posting a send takes no time, so the rank does it itself: another thread would have to wait for its turn, and the next
+rank with it. Only over `slow_link` it takes as long as the link does. Then the communication thread posts
+(`collectives.start`), for the rank has better things to do.
 """
 
 from typing import NamedTuple
@@ -33,13 +34,23 @@ class Links(NamedTuple):
         return p2p.post([], [(out, dist.get_group_rank(group, self.ranks[frm]))], group)
 
     def send(self, tensor, to):
-        """Begin to send `tensor` to place `to`. Returns a work; `work.wait().wait()` ends when it has arrived."""
+        """Begin to send `tensor` to place `to`; the `wait()` of what this returns ends when it has arrived."""
         group = self.groups[self.rank, to]
-        return start(_post, tensor, dist.get_group_rank(group, self.ranks[to]), group)
+        to = dist.get_group_rank(group, self.ranks[to])
+        return _Later(start(_post, tensor, to, group)) if p2p.posting_takes_time else _post(tensor, to, group)
 
 
 def _post(tensor, to, group):
     return p2p.post([(tensor, to)], [], group)
+
+
+class _Later(NamedTuple):
+    """A send that the communication thread posts."""
+
+    work: object
+
+    def wait(self):
+        self.work.wait().wait()  # posted; arrived
 
 
 def connect(pipelines=None):

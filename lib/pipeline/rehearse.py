@@ -46,7 +46,7 @@ def rehearse(stages, links, n_stages, microbatches):
         gives.update({(stage, j): result[took] for j, took in enumerate(takes)})
         if p > 1 and stage < n_stages - 1:
             table = torch.tensor([_write(*gives[stage, j]) for j in range(m)])
-            links.send(table, (stage + 1) % p).wait().wait()
+            links.send(table, (stage + 1) % p).wait()
     return gives
 
 
