@@ -18,6 +18,7 @@ import weakref
 
 import torch
 from torch import nn
+from torch.func import functional_call
 
 
 def recompute(f, x):
@@ -60,7 +61,9 @@ class Recomputed(nn.Module):
         self.module = module
 
     def forward(self, x):
-        return recompute(self.module, x)
+        # The weights of this forward, also if `functional_call` has put others in their place until it returns.
+        weights = dict(self.module.named_parameters())
+        return recompute(lambda x: functional_call(self.module, weights, (x,)), x)
 
 
 def random_state(x):

@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from matplotlib.figure import Figure
 from torch.distributed.device_mesh import init_device_mesh
 
 from lib import backend, launch, plots
@@ -33,6 +32,7 @@ from tests.benchmarks import report
 from tests.benchmarks.bench_data_parallel import size_of
 from tests.benchmarks.dtensor_gpt import backward_of_loss, dtensor_block, dtensor_gpt, full, sum_partial_gradients
 from tests.benchmarks.measure import ROUNDS, Bar, compare
+from tests.benchmarks.ratios import ratios
 from tests.benchmarks.rounds import Side, timed, where
 from tests.tensor_parallel.parallels import differences
 
@@ -211,22 +211,7 @@ def check_equal(what, part, plain):
 @plots.styled
 def draw(rows):
     """A panel per world size, a lane per comparison: the ratio with its interval, and below it the control's."""
-    figure = Figure(figsize=(8, 3.6))
-    worlds, names = ([*dict.fromkeys(getattr(row, key) for row in rows)] for key in ("ranks", "what"))
-    panels = figure.subplots(1, len(worlds), sharex=True, sharey=True, squeeze=False)[0]
-    for axes, N in zip(panels, worlds, strict=True):
-        axes.axvline(1, color=plots.FAINT, lw=0.8, zorder=1)
-        for lane, row in enumerate(row for row in rows if row.ranks == N):
-            sides = ((row.comparison.ratio, plots.RANK_COLORS[0], 0.0), (row.comparison.control, plots.FAINT, 0.3))
-            for value, color, below in sides:
-                axes.plot([value.low, value.high], [lane + below] * 2, color=color, lw=2.4)
-                axes.plot(value.median, lane + below, "o", color=color, ms=6)
-            ratio = row.comparison.ratio.median
-            axes.text(ratio, lane - 0.2, f"{ratio:.2f}", ha="center", color=plots.RANK_COLORS[0], size=9)
-        axes.set_yticks(range(len(names)), names)
-        axes.tick_params(axis="y", length=0)
-        axes.set(ylim=(len(names) - 0.4, -0.7), xlabel="time of a step, lib / torch")
-        axes.set_title(f"tp = {N}", size=10.5)
+    figure = ratios(rows, 3.6, "tp = {}")
     best, worst = (pick(row.comparison.ratio.median for row in rows) for pick in (min, max))
     return plots.finish(
         figure,

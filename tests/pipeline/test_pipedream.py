@@ -13,6 +13,7 @@ from lib.pipeline import Action, pipedream, versions, versions_kept
 from lib.pipeline.asynchronous import PipeDream
 from lib.pipeline.links import connect
 from lib.pipeline.stash import NewestOnly, WeightStash
+from lib.recompute import Recomputed
 
 RANKS = {1: [2], 2: [1, 3], 3: [2, 0, 3], 4: [0, 1, 2, 3]}
 MODELS = ("gpt", "layers")
@@ -248,3 +249,25 @@ def test_torch_itself_refuses_the_wrong_gradient():
             q -= 0.1
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+# Recomputation: the second forward reads what the first one read.
+
+
+def recomputed_or_not():
+    links, seen = connect(), {}
+    for wrap in (nn.Identity, Recomputed):
+        _, stages = model("layers", 2)
+        xs, targets = minibatches("layers")
+        stages = [wrap(stage) if wrap is Recomputed else stage for stage in stages]
+        pipeline = PipeDream(stages, links, xs, Noting)
+        pipeline.run(xs, targets, CASES["layers"].loss)
+        seen[wrap.__name__] = pipeline.stages[links.rank].optimizer.noted
+    return seen
+
+
+def test_recomputed_stages_have_the_same_gradients():
+    for seen in launch.capture(recomputed_or_not, backend="gloo", nproc=2, ledger=False):
+        for kept, again in zip(seen["Identity"], seen["Recomputed"], strict=True):
+            assert [g is None for g in kept] == [g is None for g in again]
+            assert all(torch.equal(g, h) for g, h in zip(kept, again, strict=True) if g is not None)
