@@ -16,6 +16,7 @@ unit.py         ZeRO-3's unit: unshard, reshard
 passing.py      be told when backward begins and ends with a module
 fsdp.py         which unit is whole when
 prefetch.py     the next unit's gather beside this one's compute
+hsdp.py         shards inside a node, replicas across nodes
 masters.py      fp32 masters of 16-bit shards
 offload.py      masters and optimizer state in the CPU's memory
 state.py        all of it in a checkpoint, for any number of ranks
@@ -28,17 +29,18 @@ every shard's `.grad` is the mean. `lib.clip` clips them by their global norm.
 from lib.zero.flat import Flat, padded_size
 from lib.zero.fsdp import FSDP
 from lib.zero.groups import parameter_groups
+from lib.zero.hsdp import HSDP
 from lib.zero.live import live_bytes, start_counting
 from lib.zero.masters import MasterShards
 from lib.zero.offload import OffloadedOptimizer
-from lib.zero.prefetch import PrefetchingFSDP
+from lib.zero.prefetch import PrefetchingFSDP, start_unshard
 from lib.zero.state import load_shards, save_shards
 from lib.zero.unit import Unit
 from lib.zero.zero1 import Zero1, gather_parameters, reduce_gradients
 from lib.zero.zero2 import Zero2
 
 __all__ = [
-    "FSDP", "Flat", "MasterShards", "OffloadedOptimizer", "PrefetchingFSDP", "Unit", "Zero1", "Zero2",
+    "FSDP", "HSDP", "Flat", "MasterShards", "OffloadedOptimizer", "PrefetchingFSDP", "Unit", "Zero1", "Zero2",
     "gather_parameters", "live_bytes", "load_shards", "padded_size", "parameter_groups", "reduce_gradients",
-    "save_shards", "start_counting",
+    "save_shards", "start_counting", "start_unshard",
 ]  # fmt: skip

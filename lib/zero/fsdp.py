@@ -64,8 +64,8 @@ class FSDP:
         # As the optimizer has them, then the frozen ones.
         self.flats = [*(f for fs in of_group for f in fs), *(f for f in flats if not f.trained)]
         self.in_backward = []  # units whose backward has begun and not ended
-        module.register_forward_pre_hook(lambda *_: self._before_model())
-        module.register_forward_hook(lambda *_: self._after_model())
+        module.register_forward_pre_hook(lambda *_: self.before_model())
+        module.register_forward_hook(lambda *_: self.after_model())
         for place, submodule in enumerate(units):
             submodule.register_forward_pre_hook(functools.partial(self._enter, place), with_kwargs=True)
             submodule.register_forward_hook(functools.partial(self._leave, place))
@@ -80,24 +80,24 @@ class FSDP:
 
     # --- what happens when; a subclass that prefetches does other things at the same places
 
-    def _before_model(self):
+    def before_model(self):
         self.backward_will_come = torch.is_grad_enabled() or self.root.is_unsharded
         self.root.unshard()  # every time: the optimizer may have stepped since the last
 
-    def _after_model(self):
+    def after_model(self):
         if not self.backward_will_come:
             self.root.reshard()
 
-    def _before_forward(self, place):
+    def before_forward(self, place):
         self.units[place].unshard()
 
-    def _after_forward(self, place):
+    def after_forward(self, place):
         self.units[place].reshard()
 
-    def _before_backward(self, place):
+    def before_backward(self, place):
         self.units[place].unshard()
 
-    def _after_backward(self, place):
+    def after_backward(self, place):
         self.units[place].reduce_gradients()
         self.units[place].reshard()
 
@@ -111,20 +111,20 @@ class FSDP:
     # --- the places, from module hooks
 
     def _enter(self, place, submodule, inputs, named):
-        self._before_forward(place)
+        self.before_forward(place)
         return on_backward(lambda: self._end(place), (inputs, named))
 
     def _leave(self, place, submodule, inputs, output):
-        self._after_forward(place)
+        self.after_forward(place)
         return on_backward(lambda: self._begin(place), output)
 
     def _begin(self, place):
-        self._before_backward(place)
+        self.before_backward(place)
         self.in_backward.append(place)
 
     def _end(self, place):
         self.in_backward.remove(place)
-        self._after_backward(place)
+        self.after_backward(place)
 
     @contextlib.contextmanager
     def unsharded(self):

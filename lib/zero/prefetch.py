@@ -30,51 +30,51 @@ class PrefetchingFSDP(FSDP):
         self.coming = {}  # {place: [work]}: gathers under way
         self.leaving = []  # [(flat, work)]: reduce-scatters under way, of one unit
 
-    def _fetch(self, place):
+    def fetch(self, place):
         """Begin to gather unit `place`, if there is such a unit and it is not there, or coming."""
         if 0 <= place < len(self.units) and place not in self.coming and not self.units[place].is_unsharded:
             self.coming[place] = start_unshard(self.units[place])
 
-    def _take(self, place):
+    def take(self, place):
         """Wait until unit `place` is whole."""
-        self._fetch(place)
+        self.fetch(place)
         for work in self.coming.pop(place, []):
             work.wait()
         self.units[place].attach()
 
-    def _before_model(self):
-        self._settle()
+    def before_model(self):
+        self.settle()
         self.backward_will_come = torch.is_grad_enabled() or self.root.is_unsharded
         works = start_unshard(self.root)
-        self._fetch(0)
+        self.fetch(0)
         for work in works:
             work.wait()
         self.root.attach()
 
-    def _after_model(self):
+    def after_model(self):
         if torch.is_grad_enabled():
-            self._fetch(len(self.units) - 1)  # backward begins where forward ended; the loss is computed meanwhile
-        super()._after_model()
+            self.fetch(len(self.units) - 1)  # backward begins where forward ended; the loss is computed meanwhile
+        super().after_model()
 
-    def _before_forward(self, place):
-        self._take(place)
-        self._fetch(place + 1)
+    def before_forward(self, place):
+        self.take(place)
+        self.fetch(place + 1)
 
-    def _before_backward(self, place):
-        self._take(place)
-        self._fetch(place - 1)
+    def before_backward(self, place):
+        self.take(place)
+        self.fetch(place - 1)
 
-    def _after_backward(self, place):
-        self._keep_gradients()  # of the unit before: two units' gradients at a time, no more
-        self._send_gradients(self.units[place])
+    def after_backward(self, place):
+        self.keep_gradients()  # of the unit before: two units' gradients at a time, no more
+        self.send_gradients(self.units[place])
         self.units[place].reshard()
 
-    def _send_gradients(self, unit):
+    def send_gradients(self, unit):
         self.leaving += [
             (flat, collectives.start(unit.reduce_scatter, flat.take_gradients(), flat.group)) for flat in unit.trained
         ]
 
-    def _keep_gradients(self):
+    def keep_gradients(self):
         for flat, work in self.leaving:
             flat.add_gradient(work.wait())
         self.leaving = []
@@ -83,15 +83,15 @@ class PrefetchingFSDP(FSDP):
         """After each backward: what is left, and the root. Then the mean is in every shard's `.grad`."""
         for place in tuple(self.in_backward):
             self._end(place)
-        self._send_gradients(self.root)
+        self.send_gradients(self.root)
         self.root.reshard()
-        self._settle()
+        self.settle()
 
-    def _settle(self):
+    def settle(self):
         """Nothing under way, and no unit gathered that nobody came to use."""
-        self._keep_gradients()
+        self.keep_gradients()
         for place in tuple(self.coming):
-            self._take(place)
+            self.take(place)
             self.units[place].reshard()
 
 

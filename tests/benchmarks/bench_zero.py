@@ -174,7 +174,8 @@ def check_equal(side, ours, theirs):
     if set(ours) != set(theirs):
         raise RuntimeError(f"{side}: {sorted(set(ours) ^ set(theirs))} on one side only: nothing to time")
     for name, expected in theirs.items():
-        off = (ours[name] - expected).abs().max() / expected.abs().max()
+        # Softmax does not feel a key's bias: its gradient is rounding alone, and it stays far below the learning rate.
+        off = (ours[name] - expected).abs().max() / expected.abs().max().clamp(min=ADAMW["lr"])
         if not off <= TOLERANCE:
             raise RuntimeError(f"{side}: {name} is off by {off:.2g} of its largest element: nothing to time")
 

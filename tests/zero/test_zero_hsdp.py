@@ -1,0 +1,90 @@
+"""HSDP: equal to one process, and each axis sends what the formula says."""
+
+import pytest
+import torch.distributed as dist
+from replicas import differences, share, snapshot
+from zero_cases import MAX_NORM, STEPS, adamw, case_of, decay_groups, single_process, units_of
+
+from lib import collectives, launch, ledger
+from lib.buckets import slots
+from lib.clip import clip_gradients
+from lib.cost.zero import sent_elements
+from lib.zero import HSDP
+
+NAMES = ["gpt float64", "paths float64"]
+S, R = 2, 2  # ranks 0 1 are a node, 2 3 another
+K = 3  # micro-batches of a step, of a row each
+
+
+def train(name, group, replicas):
+    """[(gradients, parameters) after each step], norms, (psi, the root's) padded, the trained part of psi.
+
+    The ledger has the sections "inside" and "across" of each step.
+    """
+    case, rank = case_of(name), dist.get_rank()
+    net = case.build(seed=rank)  # other weights on every rank: rank 0's count
+    hsdp = HSDP(net, units_of(name, net), group, replicas, parameters=decay_groups(net))
+    optimizer, seen, norms = adamw(hsdp.groups), [], []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        mine = share(case.batch(step), rank, S * R)
+        ledger.mark(f"inside {name} {step}")
+        for i in range(K):
+            (case.loss(net, share(mine, i, K)) / K).backward()
+            hsdp.average_gradients()
+        ledger.mark(f"across {name} {step}")
+        hsdp.average_over_replicas()
+        ledger.mark("")
+        gradients = whole_gradients(net, hsdp)
+        norms.append(clip_gradients(hsdp.shards, MAX_NORM, [group]).item())
+        optimizer.step()
+        with hsdp.unsharded():
+            seen.append((gradients, snapshot(net)[1]))
+    padded = [sum(f.padded for f in flats) for flats in (hsdp.flats, hsdp.root.flats)]
+    trained = sum(f.padded for f in hsdp.flats if f.trained)
+    return seen, norms, padded, trained
+
+
+def whole_gradients(net, hsdp):
+    """{name: mean gradient}, gathered inside the node; None where a parameter is frozen."""
+    names = {p: n for n, p in net.named_parameters()}
+    found = dict.fromkeys(names.values())
+    for flat in hsdp.flats:
+        if flat.trained:
+            pieces = slots(collectives.all_gather(flat.shard.grad, flat.group)[: flat.n], flat.slots)
+            found |= {names[p]: g.clone() for p, g in zip(flat.parameters, pieces, strict=True)}
+    return found
+
+
+def everything():
+    nodes = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+    columns = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])]
+    rank = dist.get_rank()
+    return {name: train(name, nodes[rank // S], columns[rank % S]) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def results():
+    return launch.capture(everything, backend="gloo", nproc=S * R)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_gradient_and_parameter_is_that_of_one_process(results, name):
+    steps, norms = single_process(name, "adamw")
+    for rank in range(S * R):
+        seen, clipped, *_ = results[rank][name]
+        assert clipped == pytest.approx(norms, rel=1e-12)
+        assert differences(seen, steps, case_of(name).tolerance) == []
+
+
+def test_a_rank_sends_3k_psi_inside_the_node_and_an_s_th_of_an_all_reduce_across(results):
+    name = "gpt float64"
+    for rank in range(S * R):
+        _, _, (psi, root), trained = results[rank][name]
+        for step in range(STEPS):
+            inside, across = (results.ledger.section(f"{way} {name} {step}") for way in ("inside", "across"))
+            assert inside.sent("elements", rank) == sent_elements(psi, 3, S, K, root)
+            # 2 (R-1)/R n of each shard: for R = 2, n
+            assert across.sent("elements", rank) == 2 * (R - 1) / R * trained / S
+            assert {e.peer // S == rank // S for e in inside.of(rank)} == {True}
+            assert {e.peer % S == rank % S for e in across.of(rank)} == {True}
