@@ -1,0 +1,50 @@
+"""Mixture of experts: many MLPs in place of one, of which each token uses k (Shazeer et al. 2017).
+
+    x --router--> logits --gate--> choice --capacity--> routing        who goes where, every rank for its own tokens
+    x --dispatch--> rows --exchange--> experts --exchange--> rows --combine--> y        the rows travel, and come back
+
+file                what it is                                              sent
+------------------  ------------------------------------------------------  -----------------------------------------
+choice.py           what each token asks for                                nothing
+gates.py            top-1 (Switch), top-k, top-2 sampled (GShard)           nothing
+expert_choice.py    experts choose tokens                                   nothing
+correlated.py       experts that are chosen together                        nothing
+capacity.py         C slots per expert: keep, drop, or send on              nothing
+balance.py          the auxiliary loss, the z-loss, a bias without a loss   nothing
+dispatch.py         tokens to slots and back: einsum, then sorting          nothing
+layer.py            all of it, in one process                               nothing
+exchange.py         uneven all-to-all of rows, with its backward            each row whose expert is elsewhere, once
+expert_parallel.py  E/ep experts on each rank                               4 exchanges a step, and the counts
+limited.py          experts on at most M ranks a token (DeepSeek-V2)        each row once per rank that needs it
+gradients.py        experts beside data parallelism                         the experts' gradients over their copies,
+                                                                            the others over all ranks
+gpt.py              a GPT whose every other MLP is a mixture                as its layers
+limited.py          a token's experts on M ranks at most (imported by name) each row once to every rank that needs it
+
+n tokens of one set, D hidden, E experts, k choices a token, C slots per expert and set, m kept pairs, ep ranks.
+
+A set is what is routed together: the tokens of one call, of one rank (GShard calls it a group). So what the ranks
+compute is what one process computes that calls the layer once per rank's tokens, drops included.
+"""
+
+from lib.moe.balance import Bias, auxiliary_loss, z_loss
+from lib.moe.capacity import Routing, capacity, dropped, keep, send_on
+from lib.moe.choice import Choice, best, load
+from lib.moe.correlated import CorrelatedGate, together
+from lib.moe.dispatch import combine, combine_einsum, dispatch, dispatch_einsum
+from lib.moe.exchange import exchange_counts, exchange_rows
+from lib.moe.expert_choice import expert_choice, experts_take
+from lib.moe.expert_parallel import ExpertParallelMoE
+from lib.moe.gates import gshard_gate, switch_gate, top_k_gate, uniforms
+from lib.moe.gpt import MoEGPT, expert_parallel_gpt
+from lib.moe.gradients import expert_parameters, reduce_gradients
+from lib.moe.layer import MoE, Statistics, run_experts
+from lib.moe.limited import OncePerRankMoE, limited_gate
+
+__all__ = [
+    "Bias", "Choice", "CorrelatedGate", "ExpertParallelMoE", "MoE", "MoEGPT", "OncePerRankMoE", "Routing",
+    "Statistics", "auxiliary_loss", "best", "capacity", "combine", "combine_einsum", "dispatch", "dispatch_einsum",
+    "dropped", "exchange_counts", "exchange_rows", "expert_choice", "expert_parallel_gpt", "expert_parameters",
+    "experts_take", "gshard_gate", "keep", "limited_gate", "load", "reduce_gradients", "run_experts", "send_on",
+    "switch_gate", "together", "top_k_gate", "uniforms", "z_loss",
+]  # fmt: skip

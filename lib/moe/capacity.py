@@ -1,0 +1,115 @@
+"""Capacity: an expert has C slots for a set of tokens; what does not fit is dropped, or sent on to another expert.
+
+    C = ceil(factor * k * n / E)           factor 1: room for exactly everyone, if all experts were asked equally often
+
+    E = 3, C = 2         first choices, in token order     then the second choices
+    token   0 1 2 3 4    0 -> e0 slot 0                    0 -> e1 slot 1
+    first   0 0 0 1 2    1 -> e0 slot 1                    1 -> e2 slot 1
+    second  1 2 1 2 0    2 -> e0 full: dropped             2 -> e1 full: dropped
+                         3 -> e1 slot 0                    3 -> e2 full: dropped
+                         4 -> e2 slot 0                    4 -> e0 full: dropped
+
+All first choices go before all second ones: better that a token loses its second expert than that another loses its
+only one. A token that no expert takes gets zeros from the layer; in a transformer the residual stream carries it past.
+
+n tokens of one set, E experts, k choices a token, C slots per expert and set, m pairs (token, expert) that are kept.
+
+Sources: GShard (Lepikhin et al. 2020, section 2.2 and Algorithm 1); sending on: "no token left behind" in the Switch
+Transformer (Fedus et al. 2021, appendix B).
+"""
+
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+import torch
+
+from lib.moe.choice import load
+
+
+class Routing(NamedTuple):
+    """The m pairs that are kept, sorted by expert, then by slot: the order in which rows travel to the experts."""
+
+    token: torch.Tensor  # (m,)  int64, 0 to n-1
+    expert: torch.Tensor  # (m,)  int64, 0 to E-1, never falling
+    slot: torch.Tensor  # (m,)  int64, 0 to C-1: the place in the expert's row of slots; no two pairs share one
+    weight: torch.Tensor  # (m,)  with the gradient to the router
+
+
+def capacity(n, n_experts, k, factor):
+    """C, the slots per expert for a set of n tokens with k choices each: a whole number.
+
+    factor: 1 leaves no room for imbalance, 1.25 a quarter; E/k makes C = n, and nothing can be dropped.
+    Raises ValueError for a factor that is not above 0.
+    """
+    if not factor > 0:
+        raise ValueError(f"capacity factor {factor}: it scales the slots, use a number above 0, 1.25 say")
+    # C = ceil(factor * k * n / E).  The factor as it is written: in binary 1.1 * 100 is above 110, and C would be 111.
+    return math.ceil(Fraction(str(factor)) * k * n / n_experts)
+
+
+def keep(choice, n_experts, C):
+    """Give out the slots: all first choices in token order, then all second choices; who comes too late is dropped.
+
+    choice: of n tokens, k each. Returns the Routing of the m <= E*C kept pairs. Sends nothing.
+    """
+    n, k = choice.experts.shape
+    # A line in the order of priority: pair i of it is the (i // n)-th choice of token i % n.
+    expert = choice.experts.t().flatten()  # (k*n,)
+    weight = choice.weights.t().flatten()  # (k*n,)
+    token = torch.arange(n, device=expert.device).repeat(k)  # (k*n,)
+    asked = (expert >= 0).nonzero().flatten()
+    expert, weight, token = expert[asked], weight[asked], token[asked]
+
+    expert, slot, order = line_up(expert, n_experts)
+    fits = (slot < C).nonzero().flatten()  # (m,)
+    return Routing(token[order[fits]], expert[fits], slot[fits], weight[order[fits]])
+
+
+def line_up(expert, n_experts):
+    """Sort pairs by expert, and number those of each expert 0, 1, 2, ... in the order in which they came.
+
+    expert: (p,) int64. Returns expert, sorted; slot (p,); order (p,): where each stood before.
+    """
+    expert, order = expert.sort(stable=True)  # stable: within an expert the order stays
+    of_each = load(expert, n_experts)  # (E,)
+    first = of_each.cumsum(0) - of_each  # (E,)  where each expert's pairs begin
+    slot = torch.arange(len(expert), device=expert.device) - first[expert]
+    return expert, slot, order
+
+
+def send_on(choice, n_experts, C):
+    """No token left behind: a token whose expert is full goes to its next best expert with a free slot.
+
+    choice: of n tokens, one each. In round 0 all ask for their choice, in token order; in round j those still without
+    a slot ask for their next best expert. So nobody's first choice is taken by a token that comes from elsewhere.
+    The weight is the probability of the expert that the token gets. Dropped are only the tokens beyond E*C.
+    Returns the Routing of min(n, E*C) pairs. Sends nothing. Raises ValueError for more than one choice a token.
+    """
+    n, k = choice.experts.shape
+    if k != 1:
+        raise ValueError(f"{k} choices a token: send_on finds one expert for each, use switch_gate, or `keep`")
+    # Each token's experts from best to worst; its choice leads, whatever its probability.
+    likes = choice.probabilities.detach().scatter(1, choice.experts, torch.inf)  # (n, E)
+    ranking = likes.sort(dim=1, descending=True, stable=True).indices  # (n, E)
+
+    waiting = torch.arange(n, device=ranking.device)
+    filled = torch.zeros(n_experts, dtype=torch.int64, device=ranking.device)  # (E,)
+    rounds = []
+    for turn in range(n_experts):
+        expert, slot, order = line_up(ranking[waiting, turn], n_experts)
+        token, slot = waiting[order], slot + filled[expert]  # behind those of earlier rounds
+        fits = slot < C
+        rounds.append((token[fits], expert[fits], slot[fits]))
+        filled = filled + load(expert[fits], n_experts)
+        waiting = token[~fits].sort().values  # in token order again
+
+    token, expert, slot = (torch.cat(parts) for parts in zip(*rounds, strict=True))
+    order = (expert * max(1, C) + slot).argsort()
+    token, expert, slot = token[order], expert[order], slot[order]
+    return Routing(token, expert, slot, choice.probabilities[token, expert])
+
+
+def dropped(choice, routing):
+    """How many of the pairs that were asked for found no slot: (), int64."""
+    return (choice.experts >= 0).sum() - len(routing.token)

@@ -1,0 +1,60 @@
+"""Dispatch and combine: tokens to the experts' slots, and the experts' outputs back to the tokens.
+
+    x (n, D)          rows, sorted by expert               y (n, D)
+    token 0 -----+    +-> [ token 0 | token 2 ] e0 --+     w0 e0(x0) + w0' e1(x0)
+    token 1 --+  +----+-> [ token 0 ]           e1 --+-->  w1 e2(x1)
+    token 2 --+---------> [ token 1 ]           e2 --+     w2 e0(x2)
+
+               einsum over one-hot masks              by index, after a sort
+    what       E*C slots, full or empty               the m pairs that are kept
+    cost       n * E*C * D multiply-adds each way     m * D copies or adds each way
+
+E*C is about factor * k * n, so the einsum's cost grows with n squared: nearly all of it multiplies zeros. GShard and
+Switch did it all the same: on TPUs a matrix product is cheap, and every shape is known before the program starts.
+
+n tokens of one set, D hidden, E experts, C slots per expert, m kept pairs. The pairs are a `Routing` (capacity.py).
+
+Sources: the einsums: GShard (Lepikhin et al. 2020, Algorithm 2); sorting: MegaBlocks (Gale et al. 2022).
+"""
+
+import torch
+
+
+def dispatch(x, routing):
+    """Copy each token to its experts: x (n, D) -> rows (m, D), in the order of the routing. Sends nothing.
+
+    Backward adds up the gradients of a token's copies.
+    """
+    # rows[i] = x[token_i]
+    return x.index_select(0, routing.token)  # (m, D)
+
+
+def combine(rows, routing, n):
+    """Add each token's outputs, weighted: rows (m, D), in the order of the routing, -> (n, D). Sends nothing.
+
+    A token without a pair gets zeros. Backward: a row's gradient is its weight times its token's.
+    """
+    # y[t] = sum over pairs i of token t: weight_i * rows[i]
+    weighted = routing.weight.unsqueeze(-1) * rows  # (m, D)
+    return rows.new_zeros(n, rows.shape[-1]).index_add(0, routing.token, weighted)  # (n, D)
+
+
+def dispatch_einsum(x, routing, n_experts, C):
+    """The same with a mask: x (n, D) -> slots (E, C, D), zeros where a slot is empty. Sends nothing."""
+    mask = masked(torch.ones_like(routing.weight), routing, len(x), n_experts, C)  # (n, E, C)  1 where token n is
+    # slots[e, c] = sum_n mask[n, e, c] x[n]
+    return torch.einsum("nec,nd->ecd", mask, x)  # (E, C, D)
+
+
+def combine_einsum(slots, routing, n):
+    """The same with a mask: slots (E, C, D) -> (n, D). Sends nothing."""
+    n_experts, C, _ = slots.shape
+    weights = masked(routing.weight, routing, n, n_experts, C)  # (n, E, C)
+    # y[n] = sum_{e, c} weights[n, e, c] slots[e, c]
+    return torch.einsum("nec,ecd->nd", weights, slots)  # (n, D)
+
+
+def masked(values, routing, n, n_experts, C):
+    """values (m,) at the places of their pairs, zeros elsewhere: (n, E, C)."""
+    zeros = values.new_zeros(n, n_experts, C)
+    return zeros.index_put((routing.token, routing.expert, routing.slot), values)

@@ -1,0 +1,119 @@
+"""A GPT with experts: every other MLP is a mixture (GShard, Lepikhin et al. 2020, section 2.1).
+
+    tokens -> embedding -> block 0 -> block 1 -> block 2 -> block 3 -> ... -> norm -> head -> logits
+                           MLP        E MLPs     MLP        E MLPs
+    one process            whole      all E      whole      all E
+    on each of ep ranks    whole      E/ep       whole      E/ep            its own sequences
+
+    L = cross-entropy + auxiliary * sum over layers of (E sum_e f_e P_e) + z * sum over layers of (mean (log sum exp)^2)
+
+With one expert a token (Switch) the layer computes as much per token as the MLP that it replaces: the same compute,
+E times the parameters.
+
+On ranks, each has its own sequences, and its loss is of its own tokens. The loss of all is the mean over the ranks; to
+have its gradients, call `reduce_gradients` (gradients.py) after backward. One process that calls `loss` once per rank's
+sequences, and takes the mean, computes the same.
+
+B sequences of T tokens, E experts, ep ranks.
+"""
+
+import copy
+import math
+
+import torch
+from torch import nn
+
+from lib import collectives
+from lib.model import GPT, MLP, cross_entropy
+from lib.moe.capacity import keep
+from lib.moe.expert_parallel import ExpertParallelMoE
+from lib.moe.gates import switch_gate, uniforms
+from lib.moe.layer import MoE
+
+
+class MoEBlock(nn.Module):
+    """A `lib.model.Block` with a mixture in place of its MLP. `uniform` (B*T,) is for a gate that samples."""
+
+    def __init__(self, block, moe):
+        super().__init__()
+        self.norm1, self.attention, self.norm2, self.mlp = block.norm1, block.attention, block.norm2, moe
+
+    def forward(self, x, uniform=None):
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x), uniform)
+
+
+class MoEGPT(GPT):
+    """A `lib.model.GPT` whose blocks 1, 3, 5, ... have E experts in place of the MLP. `seed` alone decides all weights.
+
+    gate, factor, place: see `lib.moe.layer.MoE`; a gate that is a module is copied for every layer.
+    auxiliary, z: what the two auxiliary losses are multiplied with (0.01: Switch; 0.001: ST-MoE).
+    Raises ValueError for a shape with no second block.
+    """
+
+    def __init__(
+        self, shape, n_experts, gate=switch_gate, factor=1.25, place=keep, auxiliary=0.01, z=0.001, seed=0
+    ):  # fmt: skip
+        if shape.n_layers < 2:
+            raise ValueError(f"n_layers is {shape.n_layers}: every other block has experts, use 2 layers or more")
+        super().__init__(shape, seed)
+        self.auxiliary, self.z = auxiliary, z
+        generator = torch.Generator("cpu").manual_seed(seed + 1)
+        with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+            for i in range(1, shape.n_layers, 2):
+                experts = [MLP(shape) for _ in range(n_experts)]
+                moe = MoE(shape.hidden, experts, copy.deepcopy(gate), factor, place)
+                initialise(moe, shape.n_layers, generator)
+                self.blocks[i] = MoEBlock(self.blocks[i], moe)
+        self.to(torch.get_default_device())
+
+    @property
+    def mixtures(self):
+        """The layers with experts, first to last; each one's `last` holds its Statistics."""
+        return [block.mlp for block in self.blocks if isinstance(block, MoEBlock)]
+
+    def forward(self, tokens, first=None):
+        """tokens (B, T) int64 -> logits (B, T, V).
+
+        first: the number of the first of these B*T tokens in the whole run, over all ranks and steps. A gate that
+        samples needs it: each token draws by its own number, so one process and many ranks sample alike.
+        """
+        x = self.embedding(tokens)  # (B, T, D)
+        for i, block in enumerate(self.blocks):
+            if first is not None and isinstance(block, MoEBlock):
+                numbers = first + torch.arange(tokens.numel(), device=tokens.device)  # (B*T,)
+                x = block(x, uniforms(numbers, seed=i))
+            else:
+                x = block(x)
+        return self.head(self.norm(x))  # (B, T, V)
+
+    def loss(self, tokens, targets, first=None):
+        """Cross-entropy, the mean over these tokens, and the layers' auxiliary losses: ()."""
+        prediction = cross_entropy(self(tokens, first), targets)
+        seen = [layer.last for layer in self.mixtures]
+        return prediction + self.auxiliary * sum(s.auxiliary for s in seen) + self.z * sum(s.z for s in seen)
+
+
+def expert_parallel_gpt(model, group=None, all_to_all=collectives.all_to_all):
+    """This rank's part of `model`, a MoEGPT that is alike on all ranks; `model` itself stays as it is.
+
+    Everything but the experts is whole on every rank; the names of parameters stay. Give every rank its own sequences.
+    Sends nothing now; later see `ExpertParallelMoE`. Raises ValueError where ep does not divide E.
+    """
+    part = copy.deepcopy(model)
+    for block in part.blocks:
+        if isinstance(block, MoEBlock):
+            block.mlp = ExpertParallelMoE(block.mlp, group, all_to_all)
+    return part
+
+
+@torch.no_grad()
+def initialise(moe, n_layers, generator):
+    """As GPT-2's MLP, and the router too: normal(0, 0.02), biases 0, what writes to the residual stream less."""
+    for part in (moe.router, *moe.experts):
+        for name, parameter in part.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            else:
+                scale = 1 / math.sqrt(2 * n_layers) if name == "down.weight" else 1.0
+                parameter.normal_(0.0, 0.02 * scale, generator=generator)

@@ -1,0 +1,248 @@
+"""Mixture of experts: dispatch and combine by sorting against the einsum, and an expert-parallel layer against torch.
+
+    sorting     keep, dispatch, combine: the m pairs that are kept, by index          one process
+    einsum      keep, dispatch_einsum, combine_einsum: one-hot masks (n, E, C)        the same routing
+
+    ours        ExpertParallelMoE: lib's exchange, from send and receive              2 and 4 ranks
+    theirs      the same layer on dist.all_to_all_single, in torch_moe.py
+
+Both are timed forward and backward. Before a clock runs, outputs and every gradient of both sides must be equal.
+
+The einsum multiplies n E C D numbers each way, and E C = factor k n whatever E is: 2.5 n^2 D here, nearly all of them
+zeros, against 2 n D that are moved. So sorting has to be at least three times as fast, at any number of experts.
+"""
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from matplotlib.figure import Figure
+from torch import nn
+
+from lib import backend, launch, plots
+from lib.moe import (
+    ExpertParallelMoE,
+    MoE,
+    capacity,
+    combine,
+    combine_einsum,
+    dispatch,
+    dispatch_einsum,
+    keep,
+    top_k_gate,
+)
+from tests.benchmarks import report
+from tests.benchmarks.measure import ROUNDS, Bar, compare
+from tests.benchmarks.rounds import Side, timed, where
+from tests.benchmarks.torch_moe import TorchMoE
+
+EXPERTS = (16, 32, 64)  # sorting against the einsum
+K, FACTOR = 2, 1.25
+TOLERANCE = 1e-5  # of a tensor's largest element: float32, sums in another order stay far below
+THREE_TIMES = Bar(0.33, "Sorting moves 2 n D numbers where the einsum multiplies 2.5 n n D.")
+NOT_SLOWER = Bar(None, "The same rows travel and the same experts run: Python between them must not be felt.")
+
+
+class Size(NamedTuple):
+    """n tokens of a rank, D hidden, F the width of an expert, E experts over all ranks."""
+
+    n: int
+    D: int
+    F: int
+    E: int
+
+
+SIZE = Size(n=1024, D=256, F=512, E=8)
+
+
+def run(quick):
+    if quick:
+        return measured([2], SIZE, EXPERTS[:1], 3)
+    return measured([2, 4], SIZE, EXPERTS, ROUNDS)
+
+
+def measured(worlds, size, experts, rounds):
+    rows, data, places = [], {}, []
+    of_masks, place = launch.capture(masks_on_rank, size, experts, rounds, nproc=1, timeout=1200, ledger=False)[0]
+    data[1] = of_masks
+    for E in experts:
+        found = compare(*(of_masks[f"{E} experts, {side}"] for side in ("sorting", "einsum", "again")))
+        rows.append(report.Row(f"sorting / einsum, {E} experts", 1, f"{size.n} x {size.D}", found, THREE_TIMES))
+    for N in worlds:
+        data[N], place = launch.capture(layers_on_ranks, size, rounds, nproc=N, timeout=1200, ledger=False)[0]
+        places.append(place)
+        found = compare(*(data[N][side] for side in ("ours", "theirs", "again")))
+        bar = NOT_SLOWER if place == "gloo" else None
+        rows.append(report.Row("expert-parallel layer", N, f"{size.n} x {size.D} a rank", found, bar))
+    notes = [
+        f"Top-{K}, capacity factor {FACTOR:g}, float32, forward and backward. Slots are given out, and masks made, "
+        "in every call.",
+        f"The layer: {size.E} experts of {size.D} x {size.F} over all ranks, {size.n} tokens on each; with both "
+        f"auxiliary losses. Outputs and gradients of both sides were within {TOLERANCE:g} of each other's.",
+    ]
+    return report.Outcome("; ".join(dict.fromkeys(places)), draw(rows), rows, notes=notes, data=data)
+
+
+class Pair(NamedTuple):
+    """One of two sides: a step, and what it left behind."""
+
+    step: Callable  # () -> None: forward and backward
+    found: Callable  # () -> {name: tensor}
+
+
+def numbers(seed, *size):
+    return torch.randn(size, generator=torch.Generator("cpu").manual_seed(seed), device="cpu").to(backend.device())
+
+
+# --- sorting against the einsum ---------------------------------------------------------------------------------------
+
+
+def masks_on_rank(size, experts, rounds):
+    """{"16 experts, sorting": (rounds,) seconds, ...} and what it ran on."""
+    times = {}
+    for E in experts:
+        sorting, einsum = sorting_and_einsum(size, E)
+        check_equal(f"sorting, {E} experts", sorting, einsum)
+        sides = {"sorting": Side(sorting.step), "einsum": Side(einsum.step), "again": Side(einsum.step)}
+        times |= {f"{E} experts, {side}": seconds for side, seconds in timed(sides, rounds).items()}
+    return times, where()
+
+
+def sorting_and_einsum(size, E):
+    """Both ways there and back; expert e multiplies by 1 + e. The same choice for both."""
+    x, dy, logits = numbers(0, size.n, size.D), numbers(1, size.n, size.D), numbers(2, size.n, E)
+    C, factors = capacity(size.n, E, K, FACTOR), 1.0 + torch.arange(E)
+
+    def sorting(x, choice):
+        routing = keep(choice, E, C)
+        rows = dispatch(x, routing) * factors[routing.expert].unsqueeze(1)  # (m, D)
+        return combine(rows, routing, size.n)
+
+    def einsum(x, choice):
+        routing = keep(choice, E, C)
+        slots = dispatch_einsum(x, routing, E, C) * factors.view(E, 1, 1)  # (E, C, D)
+        return combine_einsum(slots, routing, size.n)
+
+    def pair(way):
+        leaf, scores, seen = x.clone().requires_grad_(), logits.clone().requires_grad_(), {}
+
+        def step():
+            leaf.grad = scores.grad = None
+            seen["y"] = way(leaf, top_k_gate(scores, K))
+            seen["y"].backward(dy)
+
+        return Pair(step, lambda: {"y": seen["y"].detach(), "dx": leaf.grad, "d logits": scores.grad})
+
+    return pair(sorting), pair(einsum)
+
+
+# --- a layer over ranks -----------------------------------------------------------------------------------------------
+
+
+def layers_on_ranks(size, rounds):
+    """{side: (rounds,) seconds per step} and what it ran on."""
+    ours, theirs = both_layers(size)
+    check_equal("the layer", ours, theirs)
+    return timed({"ours": Side(ours.step), "theirs": Side(theirs.step), "again": Side(theirs.step)}, rounds), where()
+
+
+def both_layers(size):
+    """lib's layer and torch's, with the same numbers, on this rank's tokens."""
+    whole = whole_layer(size)
+    mine = ExpertParallelMoE(whole)
+    experts = [copy.deepcopy(expert) for expert in mine.experts.values()]
+    theirs = TorchMoE(copy.deepcopy(whole.router), experts, K, capacity(size.n, size.E, K, FACTOR))
+    rank = dist.get_rank()
+    x, dy = numbers(10 + rank, size.n, size.D), numbers(20 + rank, size.n, size.D)
+
+    def pair(layer, losses, names):
+        leaf, seen = x.clone().requires_grad_(), {}
+
+        def step():
+            leaf.grad = None
+            layer.zero_grad()
+            seen["y"] = layer(leaf)
+            auxiliary, z = losses()
+            ((seen["y"] * dy).sum() + 0.01 * auxiliary + 0.001 * z).backward()
+
+        def found():
+            gradients = {name: p.grad for name, p in zip(names, layer.parameters(), strict=True)}
+            return {"y": seen["y"].detach(), "dx": leaf.grad} | gradients
+
+        return Pair(step, found)
+
+    names = [name for name, _ in mine.named_parameters()]
+    theirs_first = sorted(names, key=lambda name: not name.startswith("router"))  # as TorchMoE holds them
+    return (
+        pair(mine, lambda: (mine.last.auxiliary, mine.last.z), names),
+        pair(theirs, lambda: (theirs.auxiliary, theirs.z), theirs_first),
+    )
+
+
+def whole_layer(size):
+    """The layer of one process, alike on all ranks."""
+    experts = [
+        nn.Sequential(nn.Linear(size.D, size.F), nn.GELU(), nn.Linear(size.F, size.D)) for _ in range(size.E)
+    ]  # fmt: skip
+    moe = MoE(size.D, experts, functools.partial(top_k_gate, k=K), FACTOR).to(backend.device())
+    with torch.no_grad():
+        for i, p in enumerate(moe.parameters()):
+            p.copy_(numbers(100 + i, *p.shape) / size.D**0.5)
+    return moe
+
+
+def check_equal(what, ours, theirs):
+    """Both sides do the same, or nothing is timed."""
+    for side in (ours, theirs):
+        side.step()
+    found, right = ours.found(), theirs.found()
+    if found.keys() != right.keys():
+        raise RuntimeError(f"{what}: {sorted(found.keys() ^ right.keys())} on one side only: nothing to time")
+    for name, expected in right.items():
+        off, largest = (found[name] - expected).abs().max(), expected.abs().max()
+        if not off <= TOLERANCE * largest:
+            raise RuntimeError(f"{what}: {name} is off by {off / largest:.2g} of its largest element: nothing to time")
+
+
+# --- the figure -------------------------------------------------------------------------------------------------------
+
+
+@plots.styled
+def draw(rows):
+    """Left, on a logarithmic axis, what sorting takes of the einsum's time; right the layer. Grey: the controls."""
+    figure = Figure(figsize=(8, 3.2))
+    panels = figure.subplots(1, 2)
+    alone, over_ranks = ([row for row in rows if (row.ranks == 1) is one] for one in (True, False))
+    for axes, lanes, name in (
+        (panels[0], alone, lambda row: row.what.split(", ")[1]),
+        (panels[1], over_ranks, lambda row: f"{row.ranks} ranks"),
+    ):
+        axes.axvline(1, color=plots.FAINT, lw=0.8, zorder=1)
+        for lane, row in enumerate(lanes):
+            for value, color, at in (
+                (row.comparison.ratio, plots.RANK_COLORS[0], lane),
+                (row.comparison.control, plots.FAINT, lane + 0.25),
+            ):
+                axes.plot([value.low, value.high], [at, at], color=color, lw=2.4)
+                axes.plot(value.median, at, "o", color=color, ms=5)
+            median = row.comparison.ratio.median
+            axes.text(median, lane - 0.2, f"{median:.2f}", ha="center", size=9)
+        axes.set_yticks(range(len(lanes)), [name(row) for row in lanes])
+        axes.tick_params(axis="y", length=0)
+        axes.set_ylim(len(lanes) - 0.4, -0.7)
+    panels[0].axvline(THREE_TIMES.at_most, color=plots.RANK_COLORS[1], lw=0.8, ls="--")
+    panels[0].set(xscale="log", xlabel="time, sorting / einsum")
+    panels[1].set(xlabel="time of a step, lib / torch")
+    best, worst = (pick(row.comparison.ratio.median for row in over_ranks) for pick in (min, max))
+    return plots.finish(
+        figure,
+        f"Sorting takes {max(row.comparison.ratio.median for row in alone):.2g} of the einsum's time, "
+        f"a layer over ranks {best:.2f} to {worst:.2f} of torch's",
+        "Below 1 lib is faster. Lines: 95 % of the median of paired ratios; grey: the control, which is what noise "
+        "alone does here. Dashed: a third, the bar for sorting.",
+        "Ratios of time. "
+        + " ".join(f"{row.what}, ranks: {row.ranks}: {report.within(row.comparison.ratio)}." for row in rows),
+    )

@@ -1,0 +1,79 @@
+"""The benchmark of experts: both sides do the same, theirs sends no more than ours, and what differs is refused."""
+
+import pathlib
+import sys
+from collections import Counter
+
+import pytest
+import torch
+
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
+
+from lib import launch, ledger  # noqa: E402
+from lib.moe import capacity, keep, top_k_gate  # noqa: E402
+from tests.benchmarks import bench_moe, report  # noqa: E402
+from tests.benchmarks.bench_moe import Pair, Size, both_layers, check_equal, sorting_and_einsum  # noqa: E402
+
+TINY = Size(n=24, D=8, F=16, E=8)
+
+
+def test_every_comparison_is_made_and_reported():
+    outcome = bench_moe.measured([2], TINY, (4, 8), 2)
+    assert [(row.what, row.ranks, str(row.bar)) for row in outcome.rows] == [
+        ("sorting / einsum, 4 experts", 1, "at most 0.33"),
+        ("sorting / einsum, 8 experts", 1, "at most 0.33"),
+        ("expert-parallel layer", 2, "not slower"),
+    ]
+    assert all((seconds > 0).all() and seconds.shape == (2,) for N in (1, 2) for seconds in outcome.data[N].values())
+    assert "expert-parallel layer" in report.as_text(outcome) and outcome.drawing.png.startswith(b"\x89PNG")
+    assert report.as_json("moe", outcome, report.machine(), quick=True)["data"]["2"]
+
+
+def at_four_ranks():
+    """On ranks: both layers agree, a wrong one is refused; the ledger has a step of each."""
+    ours, theirs = both_layers(TINY)
+    check_equal("the layer", ours, theirs)
+    for name, side in {"ours": ours, "theirs": theirs}.items():
+        ledger.mark(name)
+        side.step()
+        ledger.mark("")
+    lacking = lambda: {name: g * (2 if "experts" in name else 1) for name, g in ours.found().items()}
+    try:
+        check_equal("twice", ours._replace(found=lacking), theirs)
+    except RuntimeError as error:
+        return str(error)
+
+
+def test_at_four_ranks_both_layers_agree_and_move_the_same_rows():
+    results = launch.capture(at_four_ranks, nproc=4, backend="gloo", timeout=120)
+    for said in results:
+        assert said.startswith("twice: experts.")
+        assert said.endswith("is off by 1 of its largest element: nothing to time")
+    theirs = results.ledger.section("theirs")
+    assert Counter(entry.op for entry in theirs.of(0)) == {"all_to_all_single": 5}  # counts, and four exchanges of rows
+    ours = results.ledger.section("ours")
+    assert Counter(entry.op for entry in ours.of(0)) == {"send": 5 * 3, "recv": 5 * 3}
+
+
+@pytest.mark.parametrize("E", [4, 16])
+def test_sorting_and_einsum_agree_drops_included(E):
+    sorting, einsum = sorting_and_einsum(TINY, E)
+    check_equal("sorting", sorting, einsum)
+    choice = top_k_gate(bench_moe.numbers(2, TINY.n, E), bench_moe.K)  # as both were given
+    kept = keep(choice, E, capacity(TINY.n, E, bench_moe.K, bench_moe.FACTOR)).token
+    assert len(kept) < TINY.n * bench_moe.K, "nothing dropped: not much of a test"
+
+
+def test_equal_results_pass_and_others_are_refused():
+    right = {"y": torch.tensor([[1.0, -2.0], [3.0, 4.0]]), "dx": torch.tensor([1e-6, 2e-6])}
+
+    def side(found):
+        return Pair(lambda: None, lambda: found)
+
+    check_equal("x", side({name: t * (1 + 1e-6) for name, t in right.items()}), side(right))
+    for name in right:
+        with pytest.raises(RuntimeError, match=f"x: {name} is off by 1 of its largest element: nothing to time"):
+            check_equal("x", side(right | {name: right[name] * 2}), side(right))
+    with pytest.raises(RuntimeError, match=r"x: \['dx'\] on one side only"):
+        check_equal("x", side({"y": right["y"]}), side(right))
