@@ -10,6 +10,8 @@ stored, there are no sliders, and the same code gives the same bytes.
     lab0.py    all_reduce_cost, model_memory, ring_against_hierarchical
     lab1.py    data_parallel_step, scaling_explorer
     lab2.py    pipeline
+    lab4.py    zero_memory, zero_volume
+    lab5.py    capacity
 
 Each explorer has its figure beside it: `draw_model_memory(parameters=...)` is what `model_memory()` shows.
 """
@@ -24,10 +26,13 @@ from lib.explore.lab0 import (
 )
 from lib.explore.lab1 import data_parallel_step, draw_data_parallel_step, draw_scaling, scaling_explorer
 from lib.explore.lab2 import draw_pipeline, pipeline
+from lib.explore.lab4 import draw_zero_memory, draw_zero_volume, zero_memory, zero_volume
+from lib.explore.lab5 import capacity, draw_capacity
 from lib.explore.show import explore, sliders
 
 __all__ = [
-    "all_reduce_cost", "data_parallel_step", "draw_all_reduce_cost", "draw_data_parallel_step", "draw_model_memory",
-    "draw_pipeline", "draw_ring_against_hierarchical", "draw_scaling", "explore", "model_memory", "pipeline",
-    "ring_against_hierarchical", "scaling_explorer", "sliders",
+    "all_reduce_cost", "capacity", "data_parallel_step", "draw_all_reduce_cost", "draw_capacity",
+    "draw_data_parallel_step", "draw_model_memory", "draw_pipeline", "draw_ring_against_hierarchical", "draw_scaling",
+    "draw_zero_memory", "draw_zero_volume", "explore", "model_memory", "pipeline", "ring_against_hierarchical",
+    "scaling_explorer", "sliders", "zero_memory", "zero_volume",
 ]  # fmt: skip

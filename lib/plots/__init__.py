@@ -27,17 +27,28 @@ The same data give the same bytes: a notebook executed again stores the same ima
     sharded.py    sharded_linears: columns, gelu, rows          ring_work.py ring_attention_work: who computes what
     tp_volume.py  tp_volume: a layer's time against tp          activation_memory.py: what a rank keeps for backward
     predictions.py predicted_against_measured: published runs
+
+    stages.py        who_holds_what: ZeRO, stage by stage       stage_volume.py  volume_by_stage: what a stage sends
+    stage_memory.py  state_by_stage, state_measured             units.py         units_whole: unshard to reshard
+    live.py          memory_over_a_step, by stage               prefetch.py      prefetch_timeline: compute and wire
+    expert_load.py   expert_load: shares of the tokens          routing.py       routing: tokens to experts' slots
+    capacity.py      capacity_trade: dropped or empty           exchange.py      exchange_matrix: rows to experts
+    sparse.py        sparse_layer: parameters against compute
 """
 
 from lib.plots.activation_memory import activation_memory
 from lib.plots.bubbles import bubble_curve
+from lib.plots.capacity import capacity_trade
 from lib.plots.chunks import ring
 from lib.plots.curves import cost_curves
+from lib.plots.exchange import exchange_matrix
+from lib.plots.expert_load import expert_load
 from lib.plots.gantt import gantt, gantts
 from lib.plots.kept import kept_over_time
 from lib.plots.labels import scale, short, spread
 from lib.plots.lanes import timeline
 from lib.plots.links import topology
+from lib.plots.live import memory_over_a_step
 from lib.plots.loads import stage_loads
 from lib.plots.loss import loss_curve, loss_curves
 from lib.plots.memory import memory_parts, walls
@@ -45,12 +56,18 @@ from lib.plots.messages import matched, message_rounds, rounds
 from lib.plots.overlay import simulated_and_measured
 from lib.plots.precision import gradient_range, underflow
 from lib.plots.predictions import predicted_against_measured
+from lib.plots.prefetch import prefetch_timeline
 from lib.plots.product import four_ways
 from lib.plots.recompute import recompute
 from lib.plots.ring_work import ring_attention_work
+from lib.plots.routing import routing
 from lib.plots.scaling import communication_share, scaling
 from lib.plots.server import server_traffic
 from lib.plots.sharded import sharded_linears
+from lib.plots.sparse import sparse_layer
+from lib.plots.stage_memory import state_by_stage, state_measured
+from lib.plots.stage_volume import volume_by_stage
+from lib.plots.stages import who_holds_what
 from lib.plots.steps import hidden_share, step_timeline
 from lib.plots.style import (
     ALARM,
@@ -68,15 +85,18 @@ from lib.plots.style import (
 from lib.plots.told import told
 from lib.plots.tp_volume import tp_volume
 from lib.plots.traffic import traffic_claim, traffic_matrix
+from lib.plots.units import units_whole
 from lib.plots.versions import stage_versions
 from lib.plots.waits import find_cycle, waits_for
 
 __all__ = [
     "ALARM", "FAINT", "INK", "OP_COLOR", "PAPER", "RANK_COLORS", "Drawing", "activation_memory", "bubble_curve",
-    "communication_share", "cost_curves", "find_cycle", "finish", "four_ways", "gantt", "gantts", "gradient_range",
-    "hidden_share", "kept_over_time", "loss_curve", "loss_curves", "matched", "memory_parts", "message_rounds",
-    "on_color", "predicted_against_measured", "rank_color", "recompute", "ring", "ring_attention_work", "rounds",
-    "scale", "scaling", "server_traffic", "sharded_linears", "short", "simulated_and_measured", "spread",
-    "stage_loads", "stage_versions", "step_timeline", "styled", "timeline", "told", "topology", "tp_volume",
-    "traffic_claim", "traffic_matrix", "underflow", "waits_for", "walls",
+    "capacity_trade", "communication_share", "cost_curves", "exchange_matrix", "expert_load", "find_cycle", "finish",
+    "four_ways", "gantt", "gantts", "gradient_range", "hidden_share", "kept_over_time", "loss_curve", "loss_curves",
+    "matched", "memory_over_a_step", "memory_parts", "message_rounds", "on_color", "predicted_against_measured",
+    "prefetch_timeline", "rank_color", "recompute", "ring", "ring_attention_work", "rounds", "routing", "scale",
+    "scaling", "server_traffic", "sharded_linears", "short", "simulated_and_measured", "sparse_layer", "spread",
+    "stage_loads", "stage_versions", "state_by_stage", "state_measured", "step_timeline", "styled", "timeline", "told",
+    "topology", "tp_volume", "traffic_claim", "traffic_matrix", "underflow", "units_whole", "volume_by_stage",
+    "waits_for", "walls", "who_holds_what",
 ]  # fmt: skip

@@ -1,0 +1,85 @@
+"""Load of each expert over training: with nothing to balance them, a few experts get all tokens.
+
+1 +----------------+      +----------------+
+  |  0    _________|      |  0             |       a band: an expert's share of the tokens, from top to bottom
+  |  1 __/         |      |- - - - - - - - |       dashed: where the bands would part at 1/E each
+  |  2/   0        |      |  1             |       hatched: what is over an expert's capacity
+0 +----------------+      +----------------+
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+
+from lib.plots.style import INK, PAPER, finish, on_color, rank_color, styled
+
+ON_DARK = withStroke(linewidth=2.4, foreground=PAPER)  # a dark line is seen on dark bands too
+
+
+@styled
+def expert_load(loads, titles, capacity=None, title=None, note=""):
+    """A panel per run: the experts' shares of the tokens as bands on each other, over the steps of training.
+
+    loads: [(steps, E), ...], 1 or 2, tokens or shares of them; each step's are divided by their sum. E: 2 to 16.
+    titles: one per panel, such as ["no balancing", "auxiliary loss"]. capacity: a factor; what an expert has over
+    capacity / E is hatched. note: a sentence to begin the caption with.
+    Raises ValueError for another number of panels or experts, or loads that are below 0 or none at all.
+    """
+    loads = [np.asarray(load, dtype=float) for load in loads]
+    shapes = [load.shape for load in loads]
+    if not 1 <= len(loads) <= 2 or len(titles) != len(loads) or not all(
+        len(shape) == 2 and shape[0] >= 2 and 2 <= shape[1] <= 16 for shape in shapes
+    ):  # fmt: skip
+        raise ValueError(f"loads {shapes}, titles {', '.join(titles)}: give 1 or 2 of (steps, experts), 2 steps or "
+                         "more and 2 to 16 experts, and a title each")  # fmt: skip
+    for name, load in zip(titles, loads, strict=True):
+        if (load < 0).any() or not (load.sum(1) > 0).all():
+            raise ValueError(f"{name}: from {load.min():g}, in all from {load.sum(1).min():g} a step; a load is 0 or "
+                             "more, and a step has tokens")  # fmt: skip
+    shares = [load / load.sum(1, keepdims=True) for load in loads]
+    figure = Figure(figsize=(8, 3.8))
+    panels = figure.subplots(1, len(loads), squeeze=False, sharey=True)[0]
+    for axes, name, share in zip(panels, titles, shares, strict=True):
+        steps, E = share.shape
+        x, edges = np.arange(steps), np.hstack([np.zeros((steps, 1)), share.cumsum(1)])
+        for e in range(E):
+            color, low, high = rank_color(e), edges[:, e], edges[:, e + 1]
+            axes.fill_between(x, low, high, color=color, lw=0, zorder=1)
+            if capacity is not None:
+                fits = np.minimum(high, low + capacity / E)
+                axes.fill_between(x, fits, high, where=high > fits, fc="none", ec=PAPER, hatch="/////", lw=0, zorder=2)
+            axes.plot(x, high, color=PAPER, lw=0.8, zorder=3)
+            if share[-1, e] > 0.05:
+                axes.annotate(str(e), (0.985, (low[-1] + high[-1]) / 2), xycoords=("axes fraction", "data"), size=9,
+                              ha="right", va="center_baseline", zorder=6, weight="bold", color=on_color(color),
+                              bbox={"boxstyle": "round,pad=0.1", "fc": color, "ec": "none"})  # fmt: skip
+        for e in range(1, E):
+            axes.axhline(e / E, color=INK, ls=(0, (5, 2.5)), lw=1.1, zorder=5, path_effects=[ON_DARK])
+        axes.set(xlim=(0, steps - 1), ylim=(1, 0), xlabel="step")
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
+        busiest = f"busiest {share[-1].max():.0%}"
+        over = None if capacity is None else f"{_over(share[-1:], capacity):.0%} over capacity"
+        axes.set_title(f"{name}: {over or busiest}", loc="left", size=10, weight="bold")
+    panels[0].set_ylabel("share of the tokens")
+    E = shares[0].shape[1]
+    ends = [f"{share[-1].max():.0%}{' of the tokens' * (i == 0)} ({titles[i]})" for i, share in enumerate(shares)]
+    claim = f"The busiest of {E} experts ends with {', '.join(ends)}"
+    hatched = "" if capacity is None else f" Hatched: over {capacity:g} times that, an expert's capacity."
+    return finish(
+        figure,
+        title or claim,
+        f"{note} A band: an expert. Dashed: where they would part with 1/E each.{hatched}".strip(),
+        f"Shares of the tokens that each expert gets over training, as bands, a panel per run. {claim}. Even would be "
+        f"{1 / E:.1%} each. {note} "
+        + " ".join(
+            f"{name}: at first {', '.join(f'{s:.0%}' for s in share[0])}; at last "
+            f"{', '.join(f'{s:.0%}' for s in share[-1])}"
+            + ("." if capacity is None else f"; over capacity {_over(share, capacity):.1%} of all steps' tokens.")
+            for name, share in zip(titles, shares, strict=True)
+        ),
+    )
+
+
+def _over(share, capacity):
+    """The share of all tokens over the experts' capacity, the mean of the steps. share: (steps, E)."""
+    return float(np.maximum(share - capacity / share.shape[1], 0).sum(1).mean())

@@ -1,0 +1,82 @@
+"""Live bytes of model state along a training step, a line per stage of ZeRO: where the peak is, and what remains."""
+
+from itertools import groupby
+
+from matplotlib.figure import Figure
+
+from lib.plots.boxes import amount
+from lib.plots.labels import scale, short, spread
+from lib.plots.style import FAINT, OP_COLOR, RANK_COLORS, finish, styled
+
+
+@styled
+def memory_over_a_step(live, title=None, note=""):
+    """A line per stage: bytes after each event of a step, and at the right the most of them.
+
+    live: {"ZeRO-1": [("forward 0", bytes), ("forward 1", bytes), ..., ("backward 0", bytes), ("step", bytes)], ...};
+    1 to 8 stages of the same events. Neighbours that begin with the same word stand above that word.
+    note: a sentence to begin the caption with.
+    Raises ValueError for another number of stages, or events that differ, or fewer than 2.
+    """
+    labels = {name: [label for label, _ in events] for name, events in live.items()}
+    if not 1 <= len(live) <= 8 or len(set(map(tuple, labels.values()))) != 1 or len(next(iter(labels.values()))) < 2:
+        raise ValueError(
+            f"{ {name: len(of) for name, of in labels.items()} } events: give 1 to 8 stages, all of the same 2 or more"
+        )
+    at = next(iter(labels.values()))
+    peak = {name: max(n for _, n in events) for name, events in live.items()}
+    factor, unit = scale(max(peak.values()), "bytes")
+    figure = Figure(figsize=(8, 3.9))
+    axes = figure.add_subplot()
+    for i, events in enumerate(live.values()):
+        heights = [n / factor for _, n in events]
+        # From broad to narrow, so that equal lines are all seen.
+        axes.plot(range(len(at)), heights, color=RANK_COLORS[i], marker="o", ms=4, lw=max(1.4, 4.4 - i), zorder=3 + i,
+                  clip_on=False)  # fmt: skip
+    top = 1.06 * max(peak.values()) / factor
+    axes.set(xlim=(-0.3, len(at) - 0.7), ylim=(0, top), ylabel=f"live model state ({unit})")
+    last = [events[-1][1] / factor for events in live.values()]
+    for i, (name, y) in enumerate(zip(live, _apart(last, 0.15 * top), strict=True)):
+        axes.annotate(f"{name}\nat most {amount(peak[name] / factor)} {unit}", (1.015, y), va="center", size=9.5,
+                      xycoords=("axes fraction", "data"), color=RANK_COLORS[i], weight="bold")  # fmt: skip
+    _events(axes, at)
+    axes.yaxis.set_major_formatter(lambda value, _: short(value))
+    axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
+    axes.set_axisbelow(True)
+    least, largest = min(peak, key=peak.get), max(peak, key=peak.get)
+    in_words = lambda name: f"{name} at most {amount(peak[name] / factor)} {unit}"
+    when = at[max(range(len(at)), key=lambda i: live[least][i][1])]
+    claim = f"{in_words(least)}, after {when}" + f"; {in_words(largest)}" * (largest != least)
+    return finish(
+        figure,
+        title or f"{claim[0].upper()}{claim[1:]}",
+        f"{note} Bytes that are live on one rank after each event of a step.".strip(),
+        f"Line chart of live bytes of model state along the events of a training step. {claim}. {note} "
+        + " ".join(
+            f"{name}: " + ", ".join(f"{label} {amount(n / factor)}" for label, n in events) + f" {unit}."
+            for name, events in live.items()
+        ),
+    )
+
+
+def _apart(places, gap):
+    """`spread`, and then no lower than the axis: labels of two lines stay on the page."""
+    out = spread(places, gap)
+    return [y + max(0.0, gap / 2 - min(out)) for y in out]
+
+
+def _events(axes, at):
+    """Below the axis: what follows an event's first word; below that the word, once for neighbours that share it."""
+    words = [label.split(" ", 1) for label in at]
+    axes.set_xticks(range(len(at)), [rest[0] if rest else "" for _, *rest in words])
+    axes.tick_params(axis="x", length=3)
+    alone = 0  # events of one word so far: every other one stands higher, so that neighbours keep apart
+    for word, group in groupby(range(len(at)), key=lambda i: words[i][0]):
+        places = list(group)
+        higher = len(words[places[0]]) == 1 and alone % 2 == 1
+        alone += len(words[places[0]]) == 1
+        axes.annotate(word, (sum(places) / len(places), 0), xycoords=("data", "axes fraction"), ha="center",
+                      xytext=(0, -15 if higher else -29), textcoords="offset points", va="baseline")  # fmt: skip
+        if len(places) > 1:
+            axes.plot([places[0] - 0.35, places[-1] + 0.35], [-0.085] * 2, color=FAINT, lw=1.0, clip_on=False,
+                      transform=axes.get_xaxis_transform())  # fmt: skip

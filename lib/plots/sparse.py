@@ -1,0 +1,65 @@
+"""Parameters against compute per token: a dense layer uses all it has, a mixture of experts has many and uses few."""
+
+from matplotlib.figure import Figure
+
+from lib.plots.labels import short
+from lib.plots.style import FAINT, OP_COLOR, PAPER, RANK_COLORS, finish, styled
+
+PER_PARAMETER = 2  # operations of forward per parameter used: one multiplication and one addition
+
+
+@styled
+def sparse_layer(points, title=None, note=""):
+    """A point per model: all its parameters against operations of forward per token. Dashed: each parameter is used.
+
+    points: {"dense": {"D 512": (operations per token, parameters), ...}, "mixture of experts": {...}}, 1 to 4 kinds;
+    a label is written on two lines where it has a comma.
+    note: a sentence to begin the caption with. Raises ValueError for another number of kinds, or numbers not above 0.
+    """
+    every = [item for of_kind in points.values() for item in of_kind.items()]
+    if not 1 <= len(points) <= 4 or not every:
+        raise ValueError(f"{len(points)} kinds with {len(every)} points: give 1 to 4 kinds, and a point")
+    for label, point in every:
+        if len(point) != 2 or min(point) <= 0:
+            raise ValueError(f"{label}: {point} is not (operations per token, parameters), both above 0")
+    figure = Figure(figsize=(8, 3.9))
+    axes = figure.add_subplot()
+    axes.set(xscale="log", yscale="log", xlabel="operations per token, forward", ylabel="parameters")
+    x, y = zip(*(point for _, point in every), strict=True)
+    low, high = min(x) / 2.2, max(x) * 3
+    axes.plot([low, high], [low / PER_PARAMETER, high / PER_PARAMETER], color=FAINT, ls=(0, (5, 2.5)), lw=1.4, zorder=1)
+    for (kind, of_kind), color, marker in zip(points.items(), RANK_COLORS, "osD^", strict=False):
+        axes.plot(*zip(*of_kind.values(), strict=True), color=color, lw=0, marker=marker, ms=8, mec=PAPER, zorder=3,
+                  label=kind)  # fmt: skip
+        for label, point in of_kind.items():
+            axes.annotate(label.replace(", ", "\n"), point, xytext=(8, -6), textcoords="offset points", va="center",
+                          size=9, color=color, weight="bold", zorder=4)  # fmt: skip
+    axes.set(xlim=(low, high), ylim=(min(min(y), low / PER_PARAMETER) / 1.3, max(y) * 1.9))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: _amount(value))
+        axis.set_minor_formatter(lambda value, _: "")
+    axes.grid(color=OP_COLOR["idle"], lw=0.7)
+    axes.set_axisbelow(True)
+    axes.legend(loc="lower right", frameon=False, borderpad=0, handletextpad=0.3)
+    times, most = max((PER_PARAMETER * parameters / operations, label) for label, (operations, parameters) in every)
+    claim = f"{most}: {short(float(f'{times:.3g}'))} times the parameters that a token uses"
+    return finish(
+        figure,
+        title or f"{claim[0].upper()}{claim[1:]}",
+        f"{note} Dashed: {PER_PARAMETER} operations per parameter, as in a dense layer. Above it: parameters that a "
+        "token does not pay for.".strip(),
+        f"Parameters against operations per token on logarithmic axes. {claim}. {note} "
+        + " ".join(
+            f"{kind}, {label}: {_amount(operations)} operations, {_amount(parameters)} parameters."
+            for kind, of_kind in points.items()
+            for label, (operations, parameters) in of_kind.items()
+        ),
+    )
+
+
+def _amount(value):
+    """1.6e9 -> "1.6 billion"."""
+    for factor, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if value >= factor:
+            return f"{short(float(f'{value / factor:.3g}'))} {word}"
+    return short(float(f"{value:.3g}"))

@@ -1,0 +1,103 @@
+"""What each stage of ZeRO sends in a step of k micro-batches: 2, 2, k + 1 and 3 k times (N-1)/N psi elements."""
+
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from lib.plots.labels import short, spread
+from lib.plots.style import INK, OP_COLOR, PAPER, RANK_COLORS, finish, styled
+
+PALE = 0.25  # of its colour, for a bar that nobody measured
+
+
+@styled
+def volume_by_stage(measured, predicted, theirs=None, unit_seconds=None, title=None, note=""):
+    """A group of bars per number of micro-batches k, a bar per stage: elements that a rank sends in a step.
+
+    measured: {"stage 0": {1: 2.0, 2: 2.0, 4: 2.0}, ...}: {stage: {k: elements / ((N-1)/N psi)}}; may be {}.
+    predicted: the same, by the formula, of all stages and k that are measured; dashed.
+    theirs: {"FSDP2": 2.7, ...}: what torch's own send with k = 1, in the same unit; diamonds at the right.
+    unit_seconds: how long one unit is on the wire; a second scale at the right, in ms or s. Not with `theirs`.
+    note: a sentence to begin the caption with. Raises ValueError for no formula, or one missing, or both right scales.
+    """
+    theirs = theirs or {}
+    stages, ks = list(predicted), sorted({k for of_stage in predicted.values() for k in of_stage})
+    wanted = {(stage, k) for stage in stages for k in ks} | {(stage, k) for stage in measured for k in measured[stage]}
+    missing = [f"{stage}, k = {k}" for stage, k in sorted(wanted) if k not in predicted.get(stage, {})]
+    if not 1 <= len(stages) <= 6 or not 1 <= len(ks) <= 5 or missing:
+        raise ValueError(
+            f"{len(stages)} stages, k = {', '.join(map(str, ks)) or 'none'}; no formula for "
+            f"{'; '.join(missing) or 'them'}: give 1 to 6 stages, 1 to 5 values of k, and a formula for each"
+        )
+    if theirs and unit_seconds:
+        raise ValueError(f"theirs {', '.join(theirs)}, unit_seconds {unit_seconds}: both stand at the right, give one")
+    most = max([n for of in (predicted, measured) for each in of.values() for n in each.values()] + [*theirs.values()])
+    wide = 0.84 / len(stages)  # of the room of one k
+    figure = Figure(figsize=(8, 3.8))
+    axes = figure.add_subplot()
+    for group, k in enumerate(ks):
+        for i, stage in enumerate(stages):
+            left, color, formula = group - 0.42 + i * wide, RANK_COLORS[i], predicted[stage][k]
+            value = measured.get(stage, {}).get(k)
+            if value is not None:
+                axes.add_patch(Rectangle((left + 0.12 * wide, 0), 0.76 * wide, value, fc=color, ec="none", zorder=2))
+            fc = "none" if value is not None else to_rgba(color, PALE)
+            axes.add_patch(Rectangle((left + 0.06 * wide, 0), 0.88 * wide, formula, fc=fc, zorder=3, lw=1.4,
+                                     ec=INK if value is not None else color, ls=(0, (3, 1.6))))  # fmt: skip
+            shown = formula if value is None else value
+            axes.annotate(_amount(shown), (left + wide / 2, max(shown, formula)), xytext=(0, 3), ha="center",
+                          textcoords="offset points", va="bottom", weight="bold", size=9)  # fmt: skip
+    axes.set(xlim=(-0.5, len(ks) - 0.5), ylim=(0, 1.1 * most), ylabel="sent (times (N-1)/N ψ elements)")
+    axes.set_xticks(range(len(ks)), [f"{k} micro-batch{'es' * (k > 1)}" for k in ks])
+    axes.tick_params(axis="x", length=0)
+    axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
+    axes.set_axisbelow(True)
+    look = (lambda c: {"fc": c}) if measured else (lambda c: {"fc": to_rgba(c, PALE), "ec": c, "ls": (0, (3, 1.6))})
+    handles = [Rectangle((0, 0), 1, 1, label=stage, **look(RANK_COLORS[i])) for i, stage in enumerate(stages)]
+    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.3, ncols=6, frameon=False,
+                borderpad=0, handlelength=1.2)  # fmt: skip
+    for (name, value), y in zip(theirs.items(), spread(list(theirs.values()), 0.085 * most), strict=True):
+        right = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
+        axes.plot([len(ks) - 0.5], [value], marker="D", ms=7, mfc=PAPER, mec=INK, mew=1.6, clip_on=False, zorder=6)
+        axes.annotate(f"{name} {_amount(value)}", (1.0, value), xytext=(1.045, y), textcoords=("axes fraction", "data"),
+                      va="center", arrowprops={"arrowstyle": "-", "color": INK, "lw": 0.8, "shrinkA": 1, "shrinkB": 5},
+                      weight="bold", size=9.5, **right)  # fmt: skip
+    if unit_seconds:
+        factor, name = (1e3, "ms") if most * unit_seconds < 1 else (1, "s")
+        each = unit_seconds * factor
+        seconds = axes.secondary_yaxis("right", functions=(lambda units: units * each, lambda time: time / each))
+        seconds.set_ylabel(f"time on the wire ({name})")
+        seconds.yaxis.set_major_formatter(lambda value, _: short(float(f"{value:.3g}")))
+    claim = _claim(measured or predicted, ks)
+    marks = "Filled: measured. " * bool(measured) + "Dashed: the formula."
+    marks += " Diamond: torch, one micro-batch." * bool(theirs)
+    words = {"measured": measured, "by the formula": predicted}
+    return finish(
+        figure,
+        title or claim,
+        f"{note} {marks} ψ: parameters, padded; N: ranks.".strip(),
+        f"Bars of the elements that a rank sends in a step, in units of (N-1)/N psi, for {', '.join(map(str, ks))} "
+        f"micro-batches. {claim}. {note} "
+        + " ".join(
+            f"{stage}, {how}: " + ", ".join(f"{_amount(n)} with k = {k}" for k, n in of_stage.items()) + "."
+            for how, of in words.items()
+            for stage, of_stage in of.items()
+        )
+        + "".join(f" Torch's {name}: {_amount(value)}." for name, value in theirs.items()),
+    )  # fmt: skip
+
+
+def _claim(volumes, ks):
+    """Who sends least and most with the most micro-batches."""
+    k = ks[-1]
+    of_last = {stage: of_stage[k] for stage, of_stage in volumes.items() if k in of_stage}
+    (least, low), (largest, high) = (pick(of_last.items(), key=lambda item: item[1]) for pick in (min, max))
+    batches = f"{k} micro-batch{'es' * (k > 1)}"
+    if low == high:
+        return f"With {batches} every stage sends {_amount(low)} times (N-1)/N ψ"
+    return f"With {batches} {largest} sends {_amount(high / low)} times as much as {least}"
+
+
+def _amount(value):
+    """Three digits: 2.0 -> "2", 2.6875 -> "2.69"."""
+    return short(float(f"{value:.3g}"))

@@ -1,0 +1,133 @@
+"""Which units of an FSDP model are whole, and when: a lane per unit, a bar from its unshard to its reshard.
+
+root     [==============|===============]
+unit 0      [=]                      [=]
+unit 1         [=]                [=]
+unit 2            [=]          [=]
+         0  1  1  1  0  |   0  1  1  1  0        whole units beside the root, counted
+            forward           backward
+"""
+
+from itertools import pairwise
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, finish, styled
+
+PHASE = {"forward": OP_COLOR["F"], "backward": OP_COLOR["B"]}
+
+
+@styled
+def units_whole(events, names, title=None, note=""):
+    """A panel per way to run it, side by side; from left to right the events of a step, in their order.
+
+    events: {"FSDP": [(seconds, "unshard" or "reshard", place), ...], "prefetching": [...]}; 1 or 2 of them. place: the
+    number of a unit, or None for the root. From an unshard of the root on, a unit's first, third, ... unshard is
+    forward's, the others are backward's.
+    names: of the units, such as ["block 0", ...]; at most 12. note: a sentence to begin the caption with.
+    Raises ValueError for another number of panels or names, or an event of another kind or place.
+    """
+    if not 1 <= len(events) <= 2 or not 1 <= len(names) <= 12:
+        raise ValueError(f"{len(events)} lists of events, {len(names)} names: give 1 or 2 lists, 1 to 12 units")
+    order = {name: changes(name, some, len(names)) for name, some in events.items()}
+    whole = {name: whole_spans(some) for name, some in order.items()}
+    counts = {name: [how_many(spans, x) for x in range(len(order[name]))] for name, spans in whole.items()}
+    most = {name: max(count, default=0) for name, count in counts.items()}
+    lanes = [None, *range(len(names))]
+
+    figure = Figure(figsize=(8, min(4.0, 2.1 + 0.2 * len(lanes))))
+    panels = figure.subplots(2, len(events), squeeze=False, sharex="col", sharey="row",
+                             height_ratios=[max(4, len(lanes)), max(1.6, 0.24 * len(lanes))])  # fmt: skip
+    for (upper, lower), (name, spans) in zip(panels.T, whole.items(), strict=True):
+        end, cuts = len(order[name]), phases(order[name])
+        for y, place in enumerate(lanes):
+            upper.add_patch(Rectangle((0, y - 0.42), end, 0.84, fc="#f1efe9", ec="none", zorder=0))
+            for begin, until in spans.get(place, []):
+                for since, phase, to in ((a[0], a[1], b[0]) for a, b in pairwise([*cuts, (end, None)])):
+                    x0, x1 = max(begin, since), min(until, to)
+                    if x0 < x1:
+                        upper.add_patch(Rectangle((x0, y - 0.36), x1 - x0, 0.72, fc=PHASE[phase], ec="none", zorder=2))
+                upper.add_patch(
+                    Rectangle((begin, y - 0.36), until - begin, 0.72, fc="none", ec=PAPER, lw=0.8, zorder=3)
+                )
+        for since, phase in cuts:
+            upper.annotate(phase, (since, 1), xycoords=("data", "axes fraction"), xytext=(2, 2), size=9, color=FAINT,
+                           textcoords="offset points", va="bottom")  # fmt: skip
+            for axes in (upper, lower):
+                axes.axvline(since, color=FAINT, lw=1.0, zorder=1)
+        steps = [*counts[name], counts[name][-1] if end else 0]
+        lower.fill_between(range(end + 1), steps, step="post", color=INK, alpha=0.18, lw=0)
+        lower.step(range(end + 1), steps, where="post", color=INK, lw=1.5)
+        upper.set(xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))
+        upper.set_title(f"{name}: at most {most[name]} whole", loc="left", size=10, weight="bold", pad=16)
+        upper.tick_params(length=0, labelbottom=False)
+        upper.spines[["left", "bottom"]].set_visible(False)
+        lower.set(ylim=(0, max(most.values()) + 0.45), xlabel="events of a step, in order", xticks=[])
+        lower.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
+        lower.set_axisbelow(True)
+    panels[0, 0].set_yticks(range(len(lanes)), ["root", *names], size=min(10, 90 / len(lanes)))
+    panels[1, 0].set_yticks(range(max(most.values()) + 1))
+    panels[1, 0].tick_params(axis="y", labelsize=9)
+    panels[1, 0].set_ylabel("whole", rotation=0, ha="right", va="center")
+    (first, n_whole), *others = most.items()
+    claim = f"{first} keeps at most {n_whole} of {len(names)} units whole"
+    claim += "".join(f", {name} at most {n}" for name, n in others)
+    counted = ", without the root" * any(spans.get(None) for spans in whole.values())
+    return finish(
+        figure,
+        title or f"{claim[0].upper()}{claim[1:]}",
+        f"{note} A bar: from unshard to reshard. Below: units whole at once{counted}.".strip(),
+        f"A lane per unit, with a bar while its parameters are whole. {claim}. {note} "
+        + " ".join(
+            f"{name}, whole units in order of events: {', '.join(map(str, count))}." for name, count in counts.items()
+        ),
+    )  # fmt: skip
+
+
+def changes(name, events, n_units):
+    """The events in their order, without those that change nothing: an unshard of what is whole, or a reshard of not.
+
+    Raises ValueError for an event of another kind or place.
+    """
+    out, whole = [], set()
+    for event in sorted(events, key=lambda event: event[0]):
+        _, what, place = event
+        if what not in ("unshard", "reshard") or not (place is None or 0 <= place < n_units):
+            raise ValueError(
+                f"{name}: {what} of {place}: give unshard and reshard of units 0 to {n_units - 1}, or None"
+            )
+        if (what == "unshard") != (place in whole):
+            whole ^= {place}
+            out.append(event)
+    return out
+
+
+def whole_spans(events):
+    """{place: [(begin, end), ...]}, in numbers of events: when a unit was whole. What is never resharded stays so."""
+    spans, since = {}, {}
+    for x, (_, what, place) in enumerate(events):
+        if what == "unshard":
+            since[place] = x
+        else:
+            spans.setdefault(place, []).append((since.pop(place), x))
+    for place, x in since.items():
+        spans.setdefault(place, []).append((x, len(events)))
+    return spans
+
+
+def how_many(spans, x):
+    """Units that are whole right after event x, without the root."""
+    return sum(begin <= x < end for place, of_unit in spans.items() if place is not None for begin, end in of_unit)
+
+
+def phases(events):
+    """[(number of the event with which it begins, "forward" or "backward"), ...]."""
+    found, times = [(0, "forward")], {}
+    for x, (_, what, place) in enumerate(events):
+        if what == "unshard":
+            times = {} if place is None else {**times, place: times.get(place, 0) + 1}  # the root begins a forward
+            phase = "forward" if place is None or times[place] % 2 else "backward"
+            if phase != found[-1][1]:
+                found.append((x, phase))
+    return found

@@ -1,0 +1,37 @@
+"""Lab 4's explorers: every stop of every slider draws, and the sliders change what is said."""
+
+import pytest
+from test_explore import sliders_of
+
+from lib import explore
+
+EXPLORERS = {"zero_memory": explore.draw_zero_memory, "zero_volume": explore.draw_zero_volume}
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_every_stop_of_every_slider_draws(name, monkeypatch):
+    box, seen = sliders_of(name, monkeypatch)
+    for control in box.children:
+        values = [option[1] if isinstance(option, tuple) else option for option in control.options]
+        before, start = len(seen), control.value
+        for value in (values[0], values[-1], start):
+            control.value = value
+        assert len(seen) > before
+    assert len({drawing.png for drawing in seen}) > len(box.children)
+    assert seen[-1].png == EXPLORERS[name]().png  # all sliders back where they began
+
+
+def test_it_begins_with_the_paper_s_example_and_more_ranks_fit_more():
+    draw = explore.draw_zero_memory
+    assert "120, 31.4, 16.6, 1.9 GB by stage; from stage 1 on it fits in 80 GB" in draw().alt
+    assert "none fits in 80 GB" in draw(ranks=1).alt
+    assert "from stage 3 on it fits in 80 GB" in draw(70_000_000_000, ranks=64).alt
+    assert "60, 30.5, 15.7, 0.938 GB" in draw(precision="bf16").alt
+
+
+def test_stage_3_pays_for_every_micro_batch():
+    draw = explore.draw_zero_volume
+    assert "With 4 micro-batches stage 3 sends 6 times as much as stage 0" in draw().alt
+    assert "With 1 micro-batch stage 3 sends 1.5 times as much as stage 0" in draw(microbatches=1).alt
+    assert "stage 2, by the formula: 2 with k = 1, 17 with k = 16." in draw(microbatches=16).alt
+    assert draw(bandwidth=1e9).png != draw(bandwidth=1e10).png  # the same units, other seconds

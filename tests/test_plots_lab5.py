@@ -1,0 +1,199 @@
+"""Lab 5's figures and explorer: what is drawn lies where the data say, and the claim is the one in the numbers."""
+
+import functools
+import importlib
+import itertools
+import json
+
+import numpy as np
+import pytest
+from matplotlib.patches import PathPatch
+from test_explore import sliders_of
+
+from lib import explore, plots
+from lib.explore.lab5 import dropped_and_empty, expected_excess, popularity
+
+COLLAPSE = np.linspace([25, 25, 25, 25], [70, 20, 10, 0], 11)  # tokens: (steps, E)
+EVEN = np.full((11, 4), 0.25)
+ASKED = [[0, 1], [0, 2], [0, -1], [2, 1]]
+KEPT = [(0, 0, 0), (1, 0, 1), (0, 1, 0), (3, 1, 1), (3, 2, 0), (1, 2, 1)]  # token 2 finds no slot
+POINTS = {
+    "dense": {"D 512": (4e6, 2e6), "D 1024": (16e6, 8e6)},
+    "mixture of experts": {"8 experts": (4e6, 16e6), "64 experts": (4e6, 128e6)},
+}
+ROWS = [[4, 2, 2], [3, 4, 1], [5, 2, 1]]
+CURVES = {"tokens dropped": ([0.5, 1, 2], [0.5, 0.25, 0.0]), "slots empty": ([0.5, 1, 2], [0.0, 0.25, 0.5])}
+FIGURES = {
+    "load": lambda: plots.expert_load([COLLAPSE, EVEN], ["no balancing", "balanced"], note="4 experts."),
+    "load and capacity": lambda: plots.expert_load([COLLAPSE], ["no balancing"], capacity=1.2),
+    "routing": lambda: plots.routing(ASKED, KEPT, 3, 2, ["the", "cat", "sat", "on"], note="GShard."),
+    "routing sent on": lambda: plots.routing([[0], [0]], [(0, 0, 0), (1, 1, 0)], 2, 1),
+    "sparse": lambda: plots.sparse_layer(POINTS, note="One layer."),
+    "exchange": lambda: plots.exchange_matrix(ROWS),
+    "capacity": lambda: plots.capacity_trade(CURVES, at=1.5, note="8 experts."),
+    "capacity measured": lambda: plots.capacity_trade(CURVES, {"tokens dropped": ([1, 2], [0.3, 0.01])}),
+}
+
+
+@functools.cache
+def drawing(name):
+    """Each once, for all tests that look at it."""
+    return FIGURES[name]()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
+    first = drawing(name)
+    assert first.png == FIGURES[name]().png and first.png.startswith(b"\x89PNG")
+    assert first.width <= 8 and first.height <= 4  # inches
+    assert len(first.alt) > 120
+    json.dumps(first._repr_mimebundle_())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("load", ["The busiest of 4 experts ends with 70% of the tokens (no balancing), 25% (balanced)"]),
+        ("load", ["Even would be 25.0% each", "at first 25%, 25%, 25%, 25%; at last 70%, 20%, 10%, 0%"]),
+        ("load and capacity", ["over capacity 18.0% of all steps' tokens"]),
+        ("routing", ["1 of 7 choices find no slot, 0 of 6 slots are empty", "Expert 0 gets the, cat.", "GShard."]),
+        ("routing", ["Expert 2 gets on, cat.", "Without a slot: sat at expert 0."]),
+        ("routing sent on", ["1 of 2 tokens find no slot, 0 of 2", "Expert 1 gets 1."]),
+        ("sparse", ["64 experts: 64 times the parameters that a token uses", "D 512: 4 million operations, 2 million"]),
+        ("exchange", ["Rank 0's experts get 12 of 24 rows, 1.5 times their share", "0 to 1 2"]),
+        ("capacity", ["Capacity factor 1.5: 12.5% of tokens dropped, 37.5% of slots empty", "50.0% at 0.5"]),
+        ("capacity measured", ["Tokens dropped: 50.0% at 0.5, 0.0% at 2", "tokens dropped, measured: 30.0% at 1"]),
+    ],
+)  # fmt: skip
+def test_the_alt_text_holds_the_claim_and_the_numbers(name, words):
+    for word in words:
+        assert word in drawing(name).alt
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """drawn(name, module) -> (figure, title): the figure itself in place of its PNG."""
+
+    def draw(name, room):
+        kept = []
+        module = importlib.import_module(f"lib.plots.{room}")
+        monkeypatch.setattr(module, "finish", lambda figure, title, caption, alt: kept.append((figure, title)))
+        FIGURES[name]()
+        return kept[0]
+
+    return draw
+
+
+def words(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_bands_are_shares_and_dashes_are_even_parts(drawn):
+    figure, _ = drawn("load", "expert_load")
+    for axes, shares in zip(figure.axes, (COLLAPSE / 100, EVEN), strict=True):
+        edges = [line.get_ydata() for line in axes.lines[:4]]
+        assert np.allclose(edges, shares.cumsum(1).T)
+        dashed = axes.lines[4:]
+        assert [line.get_ydata()[0] for line in dashed] == [0.25, 0.5, 0.75] and all(d.is_dashed() for d in dashed)
+        assert words(axes) == [str(e) for e in range(4) if shares[-1, e] > 0.05]
+    assert figure.axes[0].get_title(loc="left") == "no balancing: busiest 70%"
+
+
+def test_what_is_over_capacity_is_hatched(drawn):
+    figure, _ = drawn("load and capacity", "expert_load")
+    (axes,) = figure.axes
+    hatched = [c for c in axes.collections if c.get_hatch()]
+    tops = [max(path.vertices[:, 1].max() for path in c.get_paths()) for c in hatched if c.get_paths()]
+    bottoms = [min(path.vertices[-1, 1] for path in c.get_paths()) for c in hatched if c.get_paths()]
+    assert tops == pytest.approx([0.7]) and bottoms[0] >= 0.3 - 1e-9  # of expert 0 alone, from capacity up
+    assert axes.get_title(loc="left") == "no balancing: 40% over capacity"
+
+
+def test_a_line_ends_at_its_expert_and_what_finds_no_slot_in_a_cross(drawn):
+    figure, _ = drawn("routing", "routing")
+    (axes,) = figure.axes
+    lines = [p for p in axes.patches if isinstance(p, PathPatch)]
+    ends = [(p.get_path().vertices[0][1], p.get_path().vertices[-1][1]) for p in lines]
+    assert np.allclose(ends, [((t + 0.5) / 4, (e + 0.5) / 3) for t, e, _ in KEPT])
+    first = [ASKED[t][0] == e for t, e, _ in KEPT]
+    assert [p.get_linestyle() in ("-", "solid") for p in lines] == first
+    crosses = [line for line in axes.lines if line.get_marker() == "x"]
+    assert len(crosses) == 1 and 2 / 4 < crosses[0].get_ydata()[0] < 3 / 4  # in the row of token 2
+    boxes = [p for p in axes.patches if not isinstance(p, PathPatch)]
+    assert len(boxes) == 6 and {text for text in words(axes) if "expert" in text} == {f"expert {e}" for e in range(3)}
+    assert [text for text in words(axes) if text == "sat"] == ["sat"]  # on the left alone
+
+
+def test_points_lie_where_they_are_and_dense_ones_on_the_line(drawn):
+    figure, _ = drawn("sparse", "sparse")
+    (axes,) = figure.axes
+    line, *series = axes.lines
+    assert line.is_dashed() and np.allclose(np.divide(line.get_xdata(), line.get_ydata()), 2)
+    for found, of_kind in zip(series, POINTS.values(), strict=True):
+        assert list(zip(found.get_xdata(), found.get_ydata(), strict=True)) == list(of_kind.values())
+
+
+def test_an_exchange_is_the_traffic_matrix_with_another_claim():
+    assert plots.exchange_matrix(ROWS, title="x").png == plots.traffic_matrix(ROWS, "rows", title="x").png
+    assert plots.exchange_matrix([[1, 1], [1, 1]]).alt.startswith("Even: every rank's experts get 2 rows.")
+
+
+def test_predicted_is_dashed_and_measured_solid(drawn):
+    figure, _ = drawn("capacity measured", "capacity")
+    lines = figure.axes[0].lines
+    assert [line.is_dashed() for line in lines] == [True, True, False]
+    assert list(lines[2].get_ydata()) == pytest.approx([30, 1])
+
+
+def test_every_stop_of_every_slider_draws(monkeypatch):
+    box, seen = sliders_of("capacity", monkeypatch)
+    for control in box.children:
+        start = control.value
+        for value in (control.options[0], control.options[-1], start):
+            control.value = value
+    assert len({drawing.png for drawing in seen}) > len(box.children)
+    assert seen[-1].png == explore.draw_capacity().png
+
+
+def test_the_expected_share_is_that_of_all_ways_to_choose():
+    """Every assignment of 5 tokens to 3 experts, weighed with its probability."""
+    p = popularity(3, 1.0)
+    assert p == pytest.approx([6 / 11, 3 / 11, 2 / 11])
+    for factor, C in ((0.6, 1), (1.2, 2), (1.3, 3), (3.0, 5)):
+        counted = sum(
+            np.prod(p[list(chosen)]) * np.maximum(np.bincount(chosen, minlength=3) - C, 0).sum() / 5
+            for chosen in itertools.product(range(3), repeat=5)
+        )
+        (dropped,), (empty,) = dropped_and_empty([factor], 3, 1.0, 5)
+        assert dropped == pytest.approx(counted) and empty == pytest.approx(1 - 5 * (1 - counted) / (3 * C))
+    assert expected_excess(4, 0.5)[[0, 4]] == pytest.approx([2, 0])
+
+
+def test_more_slots_drop_less_and_skew_drops_more():
+    (few, more, all_of_them), empty = dropped_and_empty([1, 2, 8], 8, 0.5, 1024)
+    assert few > more > all_of_them == pytest.approx(0, abs=1e-9) and list(empty) == sorted(empty)
+    assert dropped_and_empty([1], 8, 1.0, 1024)[0][0] > few > dropped_and_empty([1], 8, 0.0, 1024)[0][0] > 0
+
+
+@pytest.mark.parametrize(
+    ("draw", "says"),
+    [
+        (lambda: plots.expert_load([], []), r"loads \[\], titles : give 1 or 2 of \(steps, experts\)"),
+        (lambda: plots.expert_load([EVEN], ["a", "b"]), r"loads \[\(11, 4\)\], titles a, b"),
+        (lambda: plots.expert_load([EVEN - 0.3], ["a"]), "a: from -0.05, in all from -0.2 a step"),
+        (lambda: plots.routing([], [], 2, 1), "0 tokens, 2 experts of 1 slots"),
+        (lambda: plots.routing([[2]], [], 2, 1), r"asked for \[\[2\]\]"),
+        (lambda: plots.routing([[0], [0]], [(0, 0, 0), (1, 0, 0)], 2, 1), "no slot twice"),
+        (lambda: plots.routing([[0]], [(0, 0, 1)], 2, 1), r"kept \[\(0, 0, 1\)\]: give .* 2 experts and 1 slots"),
+        (lambda: plots.sparse_layer({}), "0 kinds with 0 points"),
+        (lambda: plots.sparse_layer({"a": {"b": (0, 1)}}), r"b: \(0, 1\) is not \(operations per token, parameters\)"),
+        (lambda: plots.exchange_matrix([[1, 2]]), r"got shape \(1, 2\)"),
+        (lambda: plots.exchange_matrix([[-1]]), "none below 0"),
+        (lambda: plots.capacity_trade({}), "predicted nothing, measured nothing"),
+        (lambda: plots.capacity_trade({"a": ([1], [2])}), "a: 1 factors and 1 shares"),
+        (lambda: plots.capacity_trade(CURVES, {"b": ([1], [0])}), "measured b: predict 1 to 8"),
+    ],
+)  # fmt: skip
+def test_wrong_data_is_refused_with_its_numbers(draw, says):
+    with pytest.raises(ValueError, match=says):
+        draw()
