@@ -1,0 +1,1 @@
+"""Lab 4's graded exercises, one file each."""
