@@ -1,0 +1,110 @@
+"""The model that Lab 4's sharded answers train, its batches, and what one process makes of it.
+
+    x (B, 3) --tied--> h (B, 5) --layer 0--> --layer 1--> --layer 2--> --tied, scale--> (B, 3)
+             root                [30 + 1]    [25 | 5]     [30 + 25]          root
+
+    [30 + 1]     a weight, a bias and a gain without dimension
+    [25 | 5]     the bias of layer 1 is frozen: a flat of its own
+    [30 + 25]    the branch of layer 2 is used by every second rank
+    tied         is used at both ends, and belongs to no layer
+
+The layers tell `at` when they compute. float64; few of these sizes can be divided by 2, 3 or 4.
+"""
+
+import functools
+
+import torch
+from torch import nn
+
+from lib import backend
+
+D, LAYERS, STEPS = 5, 3, 2
+ADAMW, SGD = "AdamW", "SGD, 2 micro-batches"
+OPTIMIZERS = {
+    ADAMW: lambda groups: torch.optim.AdamW(groups, lr=0.02, eps=1e-3, weight_decay=0.1),
+    SGD: lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
+}
+MICROBATCHES = {ADAMW: 1, SGD: 2}
+
+
+class Layer(nn.Module):
+    """h + tanh(linear(h)), h (B, D)."""
+
+    def __init__(self, place):
+        super().__init__()
+        self.linear = nn.Linear(D, D)
+        self.branch = nn.Linear(D, D, bias=False) if place == 2 else None
+        self.gain = nn.Parameter(torch.ones(())) if place == 0 else 1.0
+        self.linear.bias.requires_grad_(place != 1)
+        self.at = lambda way: None
+
+    def forward(self, h, with_branch):
+        self.at("forward")
+        out = torch.tanh(self.linear(h))
+        if with_branch and self.branch is not None:
+            out = out + self.branch(h)
+        return Here.apply(h + self.gain * out, self)
+
+
+class Here(torch.autograd.Function):
+    """y = h. Tells the layer when its backward begins."""
+
+    @staticmethod
+    def forward(ctx, h, layer):
+        ctx.layer = layer
+        return h.view_as(h)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.layer.at("backward")
+        return gradient, None
+
+
+class Net(nn.Module):
+    """(x (B, 3), with_branch) -> (B, 3)."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.tied, self.scale = nn.Parameter(torch.empty(D, 3)), nn.Parameter(torch.empty(()))
+        self.layers = nn.ModuleList(Layer(place) for place in range(LAYERS))
+        self.to(backend.device(), torch.float64)
+        draw = torch.Generator("cpu").manual_seed(seed)
+        for p in self.parameters():
+            p.data.copy_(torch.rand(p.shape, generator=draw, device="cpu", dtype=torch.float64) - 0.4)
+
+    def forward(self, x, with_branch):
+        h = torch.tanh(x @ self.tied.T)
+        for layer in self.layers:
+            h = layer(h, with_branch)
+        return self.scale * (h @ self.tied)
+
+
+def batch(rank, number):
+    """This rank's micro-batch `number`: x (2, 3), y (2, 3), with_branch."""
+    draw = torch.Generator("cpu").manual_seed(100 * rank + number)
+    x, y = torch.randn(2, 2, 3, generator=draw, device="cpu", dtype=torch.float64).to(backend.device())
+    return x, y, (rank + number) % 2 == 1
+
+
+def loss_of(net, rank, number):
+    x, y, with_branch = batch(rank, number)
+    return (net(x, with_branch) - y).square().sum(1).mean()
+
+
+def numbers(step, k):
+    """Of the k micro-batches of a step."""
+    return range(step * k, (step + 1) * k)
+
+
+@functools.cache
+def one_process(world_size, optimizer):
+    """{name: parameter} after each step, by one process that has all ranks' micro-batches."""
+    net, k, seen = Net(seed=0), MICROBATCHES[optimizer], []
+    step_on = OPTIMIZERS[optimizer]([p for p in net.parameters() if p.requires_grad])
+    for step in range(STEPS):
+        losses = [loss_of(net, rank, number) for rank in range(world_size) for number in numbers(step, k)]
+        (sum(losses) / len(losses)).backward()
+        step_on.step()
+        step_on.zero_grad()
+        seen.append({name: p.detach().clone() for name, p in net.named_parameters()})
+    return seen

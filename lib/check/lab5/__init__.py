@@ -1,0 +1,1 @@
+"""Lab 5's graded exercises, one file each."""

@@ -1,0 +1,215 @@
+"""Answers to Lab 5's auxiliary_loss: wrong ones, each with the hint that it must get, and right ones."""
+
+import torch
+import torch.nn.functional as F
+from as_an_answer import as_an_answer
+
+from lib import moe
+
+
+def parts(probabilities, first_choices):
+    n, E = probabilities.shape
+    f = torch.bincount(first_choices, minlength=E) / max(n, 1)
+    return f, probabilities.sum(0) / max(n, 1), n, E
+
+
+# right
+
+
+def as_in_the_notebook(probabilities, first_choices):
+    n, E = probabilities.shape
+    f = torch.bincount(first_choices, minlength=E) / max(n, 1)
+    P = probabilities.sum(0) / max(n, 1)
+    return E * (f * P).sum()
+
+
+def by_one_hot(probabilities, first_choices):
+    n, E = probabilities.shape
+    if n == 0:
+        return 0.0
+    chosen = F.one_hot(first_choices, E).to(probabilities.dtype)
+    return E * torch.dot(chosen.mean(0), probabilities.mean(0))
+
+
+def by_a_loop(probabilities, first_choices):
+    n, E = probabilities.shape
+    loss = probabilities.sum() * 0
+    for e in range(E):
+        loss = loss + (first_choices == e).sum() * probabilities[:, e].sum()
+    return loss * E / max(n, 1) ** 2
+
+
+# wrong
+
+
+def without_minlength(probabilities, first_choices):
+    n, E = probabilities.shape
+    return E * (torch.bincount(first_choices) / max(n, 1) * probabilities.sum(0) / max(n, 1)).sum()
+
+
+def only_the_chosen_counted(probabilities, first_choices):
+    n, E = probabilities.shape
+    _, counts = first_choices.unique(return_counts=True)
+    return E * (counts / max(n, 1) * probabilities.sum(0) / max(n, 1)).sum()
+
+
+def means_of_nothing(probabilities, first_choices):
+    E = probabilities.shape[1]
+    return E * (F.one_hot(first_choices, E).double().mean(0) * probabilities.mean(0)).sum()
+
+
+def divides_by_n(probabilities, first_choices):
+    n, E = probabilities.shape
+    return E / n * (torch.bincount(first_choices, minlength=E) * probabilities.sum(0) / max(n, 1)).sum()
+
+
+def not_summed(probabilities, first_choices):
+    f, P, _, E = parts(probabilities, first_choices)
+    return E * f * P
+
+
+def a_python_number(probabilities, first_choices):
+    return as_in_the_notebook(probabilities, first_choices).item()
+
+
+def nothing(probabilities, first_choices):
+    as_in_the_notebook(probabilities, first_choices)
+
+
+def without_E(probabilities, first_choices):
+    f, P, _, _ = parts(probabilities, first_choices)
+    return (f * P).sum()
+
+
+def mean_over_experts(probabilities, first_choices):
+    f, P, _, _ = parts(probabilities, first_choices)
+    return (f * P).mean()
+
+
+def E_squared(probabilities, first_choices):
+    f, P, _, E = parts(probabilities, first_choices)
+    return E * E * (f * P).sum()
+
+
+def counts(probabilities, first_choices):
+    _, P, _, E = parts(probabilities, first_choices)
+    return E * (torch.bincount(first_choices, minlength=E) * P).sum()
+
+
+def sums(probabilities, first_choices):
+    f, _, _, E = parts(probabilities, first_choices)
+    return E * (f * probabilities.sum(0)).sum()
+
+
+def n_times(probabilities, first_choices):
+    f, P, n, _ = parts(probabilities, first_choices)
+    return n * (f * P).sum()
+
+
+def f_squared(probabilities, first_choices):
+    f, _, _, E = parts(probabilities, first_choices)
+    return E * (f.double() ** 2).sum()
+
+
+def P_squared(probabilities, first_choices):
+    _, P, _, E = parts(probabilities, first_choices)
+    return E * (P * P).sum()
+
+
+def by_argmax(probabilities, first_choices):
+    return as_in_the_notebook(probabilities, probabilities.argmax(-1))
+
+
+def the_chosen_ones(probabilities, first_choices):
+    n, E = probabilities.shape
+    chosen = F.one_hot(first_choices, E)
+    return E * (chosen.sum(0) / max(n, 1) * (probabilities * chosen).sum(0) / max(n, 1)).sum()
+
+
+def after_capacity(probabilities, first_choices):
+    n, E = probabilities.shape
+    C = -(-n // E)
+    f = torch.bincount(first_choices, minlength=E).clamp(max=C) / max(n, 1)
+    return E * (f * probabilities.sum(0) / max(n, 1)).sum()
+
+
+def negative(probabilities, first_choices):
+    return -as_in_the_notebook(probabilities, first_choices)
+
+
+def entropy(probabilities, first_choices):
+    P = probabilities.sum(0) / max(len(probabilities), 1)
+    return (P * P.clamp(min=1e-9).log()).sum()
+
+
+def coefficient_of_variation(probabilities, first_choices):
+    P = probabilities.sum(0) / max(len(probabilities), 1)
+    return P.var() / P.mean() ** 2
+
+
+def detached(probabilities, first_choices):
+    return as_in_the_notebook(probabilities.detach(), first_choices)
+
+
+def a_new_leaf(probabilities, first_choices):
+    return as_in_the_notebook(probabilities.detach().requires_grad_(), first_choices)
+
+
+def gradient_through_f(probabilities, first_choices):
+    f, P, n, E = parts(probabilities, first_choices)
+    soft = probabilities.sum(0) / max(n, 1)
+    f = f + soft - soft.detach()
+    return E * (f * P).sum()
+
+
+def through_f_alone(probabilities, first_choices):
+    f, P, _, E = parts(probabilities, first_choices)
+    return E * ((f + P - P.detach()) * P.detach()).sum()
+
+
+def normalised_in_place(probabilities, first_choices):
+    probabilities.div_(max(len(probabilities), 1))
+    E = probabilities.shape[1]
+    f = torch.bincount(first_choices, minlength=E) / max(len(probabilities), 1)
+    return E * (f * probabilities.sum(0)).sum()
+
+
+def calls_libs(probabilities, first_choices):
+    return moe.auxiliary_loss(probabilities, first_choices)
+
+
+def not_yet(probabilities, first_choices):
+    raise NotImplementedError
+
+
+WRONG = {
+    calls_libs: "called lib's",
+    means_of_nothing: "no tokens",
+    without_minlength: "no place for the unchosen",
+    not_summed: "not one number",
+    without_E: "E forgotten",
+    mean_over_experts: "divided by E",
+    counts: "not parts of the tokens",
+    f_squared: "counts for both",
+    P_squared: "probabilities for both",
+    by_argmax: "the best instead of the chosen",
+    the_chosen_ones: "the chosen ones' probability alone",
+    after_capacity: "after capacity",
+    negative: "another sign",
+    entropy: "another loss",
+    detached: "no gradient",
+    gradient_through_f: "another gradient",
+    normalised_in_place: "changed in place",
+    only_the_chosen_counted: "no place for the unchosen",
+    divides_by_n: "no tokens",
+    a_python_number: "not one number",
+    nothing: "not one number",
+    E_squared: "divided by E",
+    sums: "not parts of the tokens",
+    n_times: "not parts of the tokens",
+    coefficient_of_variation: "another loss",
+    a_new_leaf: "no gradient",
+    through_f_alone: "another gradient",
+    not_yet: "not written",
+}
+RIGHT = [as_in_the_notebook, by_one_hot, by_a_loop, as_an_answer(moe.auxiliary_loss)]

@@ -1,0 +1,319 @@
+"""Answers to Lab 5's dispatch and combine: wrong ones, each with the hint that it must get, and right ones."""
+
+import torch
+import torch.nn.functional as F
+from as_an_answer import as_an_answer
+
+from lib import moe
+
+# dispatch: right
+
+
+def dispatch_as_in_the_notebook(x, routing):
+    return x[routing.token]
+
+
+def by_gather(x, routing):
+    return x.gather(0, routing.token.unsqueeze(1).expand(-1, x.shape[1]))
+
+
+def by_a_one_hot_product(x, routing):
+    return F.one_hot(routing.token, max(1, len(x))).to(x.dtype)[:, : len(x)] @ x
+
+
+# dispatch: wrong
+
+
+def rows_of_the_experts(x, routing):
+    return x[routing.expert] if len(x) else x
+
+
+def rows_of_the_slots(x, routing):
+    return x[routing.slot]
+
+
+def in_token_order(x, routing):
+    return x[routing.token.sort().values]
+
+
+def each_token_once(x, routing):
+    return x[routing.token.unique()]
+
+
+def all_of_them(x, routing):
+    return x.clone()
+
+
+def weighted_already(x, routing):
+    return x[routing.token] * routing.weight[:, None]
+
+
+def the_first_rows(x, routing):
+    return x.repeat(2, 1)[: len(routing.token)]
+
+
+def backwards(x, routing):
+    return x[routing.token].flip(0)
+
+
+def without_gradient(x, routing):
+    return x.detach()[routing.token]
+
+
+def half_a_gradient(x, routing):
+    rows = x[routing.token]
+    return (rows + rows.detach()) / 2
+
+
+class LastCopyLearns(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, token):
+        ctx.save_for_backward(x, token)
+        return x[token]
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, token = ctx.saved_tensors
+        dx = torch.zeros_like(x)
+        dx[token] = dy
+        return dx, None
+
+
+def the_last_copy_learns(x, routing):
+    return LastCopyLearns.apply(x, routing.token)
+
+
+def stacked(x, routing):
+    return torch.stack([x[token] for token in routing.token])
+
+
+def sorts_the_routing(x, routing):
+    rows = x[routing.token]
+    routing.token.copy_(routing.token.sort().values)
+    return rows
+
+
+def no_rows(x, routing):
+    x[routing.token]
+
+
+def calls_libs_dispatch(x, routing):
+    return moe.dispatch(x, routing)
+
+
+def no_dispatch_yet(x, routing):
+    raise NotImplementedError
+
+
+# combine: right
+
+
+def combine_as_in_the_notebook(rows, routing, n):
+    y = torch.zeros(n, rows.shape[1], dtype=rows.dtype, device=rows.device)
+    return y.index_add(0, routing.token, routing.weight.unsqueeze(1) * rows)
+
+
+def by_scatter_add(rows, routing, n):
+    index = routing.token[:, None].expand_as(rows)
+    return rows.new_zeros(n, rows.shape[1]).scatter_add(0, index, torch.einsum("m,md->md", routing.weight, rows))
+
+
+def by_a_matrix(rows, routing, n):
+    mask = (torch.arange(n)[:, None] == routing.token).to(rows.dtype)
+    return (mask * routing.weight) @ rows
+
+
+def token_by_token(rows, routing, n):
+    y = torch.zeros(n, rows.shape[1]).type_as(rows)
+    for i, t in enumerate(routing.token.tolist()):
+        y[t] = y[t] + routing.weight[i] * rows[i]
+    return y
+
+
+# combine: wrong
+
+
+def combine(rows, routing, n, weight=None, index=None, reduce="sum"):
+    """The right answer, but for what is given."""
+    weight = routing.weight if weight is None else weight
+    index = (routing.token if index is None else index)[:, None].expand_as(rows)
+    return rows.new_zeros(n, rows.shape[1]).scatter_reduce(0, index, weight[:, None] * rows, reduce, include_self=False)
+
+
+def float32(rows, routing, n):
+    return torch.zeros(n, rows.shape[1]).index_add(0, routing.token, routing.weight[:, None] * rows)
+
+
+def float32_in_a_loop(rows, routing, n):
+    y = torch.zeros(n, rows.shape[1])
+    for i, t in enumerate(routing.token.tolist()):
+        y[t] += routing.weight[i] * rows[i]
+    return y
+
+
+def last_wins(rows, routing, n):
+    y = rows.new_zeros(n, rows.shape[1])
+    y[routing.token] = routing.weight[:, None] * rows
+    return y
+
+
+def plus_equals(rows, routing, n):
+    y = rows.new_zeros(n, rows.shape[1])
+    y[routing.token] += routing.weight[:, None] * rows
+    return y
+
+
+def not_weighted(rows, routing, n):
+    return combine(rows, routing, n, torch.ones_like(routing.weight))
+
+
+def weighted_twice(rows, routing, n):
+    return combine(rows, routing, n, routing.weight**2)
+
+
+def the_mean(rows, routing, n):
+    return combine(rows, routing, n, reduce="mean")
+
+
+def over_the_count(rows, routing, n):
+    return combine(rows, routing, n) / torch.bincount(routing.token, minlength=n)[:, None]
+
+
+def by_the_number_of_experts(rows, routing, n):
+    experts = int(routing.expert.max()) + 1 if len(rows) else 1
+    return combine(rows, routing, n) / experts
+
+
+def renormalised(rows, routing, n):
+    total = torch.zeros(n, dtype=rows.dtype).index_add(0, routing.token, routing.weight)
+    return combine(rows, routing, n, routing.weight / total[routing.token])
+
+
+def in_the_order_of_tokens(rows, routing, n):
+    return combine(rows, routing, n, index=routing.token.sort().values)
+
+
+def by_slot(rows, routing, n):
+    return combine(rows, routing, n, index=routing.slot.clamp(max=max(n - 1, 0)))
+
+
+def up_to_the_last(rows, routing, n):
+    n = int(routing.token.max()) + 1 if len(rows) else n
+    return combine(rows, routing, n)
+
+
+def only_those_with_a_pair(rows, routing, n):
+    y = combine(rows, routing, n)
+    return y[routing.token.unique()] if len(rows) else y
+
+
+def not_added_up(rows, routing, n):
+    return routing.weight[:, None] * rows if len(rows) else rows.new_zeros(n, rows.shape[1])
+
+
+def stacked_sums(rows, routing, n):
+    weighted = routing.weight[:, None] * rows
+    return torch.stack([weighted[routing.token == t].sum(0) for t in range(n)])
+
+
+def largest_token(rows, routing, n):
+    y = rows.new_zeros(max(n, routing.token.max().item() + 1), rows.shape[1])
+    return y.index_add(0, routing.token, routing.weight[:, None] * rows)
+
+
+def weights_detached(rows, routing, n):
+    return combine(rows, routing, n, routing.weight.detach())
+
+
+def rows_detached(rows, routing, n):
+    return combine(rows.detach(), routing, n)
+
+
+class GradientNotWeighted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, weight, token, n):
+        ctx.save_for_backward(rows, token)
+        return rows.new_zeros(n, rows.shape[1]).index_add(0, token, weight[:, None] * rows)
+
+    @staticmethod
+    def backward(ctx, dy):
+        rows, token = ctx.saved_tensors
+        return dy[token], (rows * dy[token]).sum(1), None, None
+
+
+def gradient_not_weighted(rows, routing, n):
+    return GradientNotWeighted.apply(rows, routing.weight, routing.token, n)
+
+
+def the_largest(rows, routing, n):
+    return combine(rows, routing, n, reduce="amax")
+
+
+def multiplied_in_place(rows, routing, n):
+    rows *= routing.weight[:, None]
+    return rows.new_zeros(n, rows.shape[1]).index_add(0, routing.token, rows)
+
+
+def no_sum(rows, routing, n):
+    combine(rows, routing, n)
+
+
+def calls_libs_combine(rows, routing, n):
+    return moe.combine(rows, routing, n)
+
+
+def no_combine_yet(rows, routing, n):
+    raise NotImplementedError
+
+
+WRONG = {
+    "dispatch": {
+        calls_libs_dispatch: "called lib's",
+        no_rows: "nothing returned",
+        stacked: "nobody",
+        without_gradient: "no gradient",
+        weighted_already: "weighted already",
+        rows_of_the_experts: "the wrong index",
+        each_token_once: "each token once",
+        in_token_order: "another order",
+        the_last_copy_learns: "another gradient",
+        backwards: "other rows",
+        sorts_the_routing: "changed in place",
+        rows_of_the_slots: "the wrong index",
+        all_of_them: "each token once",
+        half_a_gradient: "another gradient",
+        the_first_rows: "each token once",
+        no_dispatch_yet: "not written",
+    },
+    "combine": {
+        calls_libs_combine: "called lib's",
+        no_sum: "nothing returned",
+        float32: "another dtype",
+        stacked_sums: "nobody",
+        weights_detached: "no gradient",
+        last_wins: "the last wins",
+        not_weighted: "not weighted",
+        weighted_twice: "weighted twice",
+        the_mean: "divided",
+        renormalised: "weights renormalised",
+        in_the_order_of_tokens: "rows of other tokens",
+        up_to_the_last: "tokens left out",
+        gradient_not_weighted: "another gradient",
+        the_largest: "another sum",
+        multiplied_in_place: "changed in place",
+        float32_in_a_loop: "another dtype",
+        plus_equals: "the last wins",
+        over_the_count: "divided",
+        by_the_number_of_experts: "divided",
+        by_slot: "rows of other tokens",
+        only_those_with_a_pair: "tokens left out",
+        not_added_up: "tokens left out",
+        largest_token: "nobody",
+        rows_detached: "no gradient",
+        no_combine_yet: "not written",
+    },
+}
+RIGHT = {
+    "dispatch": [dispatch_as_in_the_notebook, by_gather, by_a_one_hot_product, as_an_answer(moe.dispatch)],
+    "combine": [combine_as_in_the_notebook, by_scatter_add, by_a_matrix, token_by_token, as_an_answer(moe.combine)],
+}
