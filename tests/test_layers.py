@@ -19,12 +19,13 @@ MAY_IMPORT = {
     "splits": COLLECTIVES,
     **dict.fromkeys(SHARED - {"model", "text"}, COLLECTIVES | SHARED),
     **dict.fromkeys(PARALLEL, BELOW_PARALLEL),
-    "mesh": BELOW_PARALLEL | PARALLEL,
+    "mesh": set(),
     "hybrid": BELOW_PARALLEL | PARALLEL | {"mesh"},
     "cost": {"pipeline"},
     "plots": {"cost", "pipeline"},
     "explore": {"plots", "cost", "collectives", "pipeline"},
     "course": set(),
+    "beside": BELOW_PARALLEL | PARALLEL | {"launch", "cost"},
     "demo": BELOW_PARALLEL | PARALLEL | {"launch", "plots"},
     "check": None,  # everything
 }

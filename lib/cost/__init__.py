@@ -13,6 +13,7 @@ The model: what a plan costs
     matmul.py network.py                         seconds of a product, of a collective
     layer.py sharding.py step.py                 seconds of a layer, of data ranks' exchange, of a step
     kept.py memory.py                            bytes that a layer keeps, and of the fullest GPU
+    volume.py                                    numbers that a step on a mesh sends along each axis
     bubbles.py                                   bubble rates of pipeline schedules
     measured.py                                  a step on this machine, from what was measured on it
 

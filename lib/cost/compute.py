@@ -14,6 +14,7 @@ below: GPT-3 (175 billion parameters) on 300 billion tokens and 1024 A100 at 140
 SECONDS_PER_DAY = 24 * 60 * 60
 
 
+# exercise: lab0.training_days
 def training_days(parameters, tokens, gpus, flops_per_gpu, recompute):
     """Days to train a model of `parameters` parameters on `tokens` tokens.
 

@@ -40,6 +40,7 @@ RECIPES = {
 }
 
 
+# exercise: lab0.model_state_bytes
 def model_state_bytes(parameters, precision):
     """Bytes of model state of `parameters` parameters, all together, trained with Adam.
 

@@ -45,6 +45,7 @@ def rank_state(parameters, stage, N, precision="mixed"):
     )
 
 
+# exercise: lab4.rank_state_bytes
 def rank_state_bytes(parameters, stage, N, precision="mixed"):
     """Bytes of model state on one of N ranks: `rank_state`, summed."""
     return rank_state(parameters, stage, N, precision).total

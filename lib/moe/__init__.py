@@ -34,7 +34,7 @@ from lib.moe.correlated import CorrelatedGate, together
 from lib.moe.dispatch import combine, combine_einsum, dispatch, dispatch_einsum
 from lib.moe.exchange import exchange_counts, exchange_rows
 from lib.moe.expert_choice import expert_choice, experts_take
-from lib.moe.expert_parallel import ExpertParallelMoE
+from lib.moe.expert_parallel import ExpertParallelMoE, transpose_blocks
 from lib.moe.gates import gshard_gate, switch_gate, top_k_gate, uniforms
 from lib.moe.gpt import MoEGPT, expert_parallel_gpt
 from lib.moe.gradients import expert_parameters, reduce_gradients
@@ -46,5 +46,5 @@ __all__ = [
     "Statistics", "auxiliary_loss", "best", "capacity", "combine", "combine_einsum", "dispatch", "dispatch_einsum",
     "dropped", "exchange_counts", "exchange_rows", "expert_choice", "expert_parallel_gpt", "expert_parameters",
     "experts_take", "gshard_gate", "keep", "limited_gate", "load", "reduce_gradients", "run_experts", "send_on",
-    "switch_gate", "together", "top_k_gate", "uniforms", "z_loss",
+    "switch_gate", "together", "top_k_gate", "transpose_blocks", "uniforms", "z_loss",
 ]  # fmt: skip

@@ -8,7 +8,7 @@
     L = cross-entropy + auxiliary * sum over layers of (E sum_e f_e P_e) + z * sum over layers of (mean (log sum exp)^2)
 
 With one expert a token (Switch) the layer computes as much per token as the MLP that it replaces: the same compute,
-E times the parameters.
+E times the parameters. With k experts of a k-th of the width each, too.
 
 On ranks, each has its own sequences, and its loss is of its own tokens. The loss of all is the mean over the ranks; to
 have its gradients, call `reduce_gradients` (gradients.py) after backward. One process that calls `loss` once per rank's
@@ -19,6 +19,7 @@ B sequences of T tokens, E experts, ep ranks.
 
 import copy
 import math
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -47,21 +48,24 @@ class MoEGPT(GPT):
     """A `lib.model.GPT` whose blocks 1, 3, 5, ... have E experts in place of the MLP. `seed` alone decides all weights.
 
     gate, factor, place: see `lib.moe.layer.MoE`; a gate that is a module is copied for every layer.
+    expert_hidden: the width of an expert's MLP; left out: the shape's.
     auxiliary, z: what the two auxiliary losses are multiplied with (0.01: Switch; 0.001: ST-MoE).
     Raises ValueError for a shape with no second block.
     """
 
     def __init__(
-        self, shape, n_experts, gate=switch_gate, factor=1.25, place=keep, auxiliary=0.01, z=0.001, seed=0
+        self, shape, n_experts, gate=switch_gate, factor=1.25, place=keep, auxiliary=0.01, z=0.001, seed=0,
+        expert_hidden=None,
     ):  # fmt: skip
         if shape.n_layers < 2:
             raise ValueError(f"n_layers is {shape.n_layers}: every other block has experts, use 2 layers or more")
         super().__init__(shape, seed)
         self.auxiliary, self.z = auxiliary, z
+        expert = shape if expert_hidden is None else replace(shape, mlp_hidden=expert_hidden)
         generator = torch.Generator("cpu").manual_seed(seed + 1)
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):
             for i in range(1, shape.n_layers, 2):
-                experts = [MLP(shape) for _ in range(n_experts)]
+                experts = [MLP(expert) for _ in range(n_experts)]
                 moe = MoE(shape.hidden, experts, copy.deepcopy(gate), factor, place)
                 initialise(moe, shape.n_layers, generator)
                 self.blocks[i] = MoEBlock(self.blocks[i], moe)

@@ -1,0 +1,22 @@
+"""Hybrid parallelism: all the others together, on one mesh. The only place where they meet.
+
+file          what it is
+------------  ---------------------------------------------------------------------------
+sets.py       which parameter lies where; over which ranks its gradient and its norm add up
+train.py      a GPT on a mesh, one step after another
+update.py     the data ranks' part: all-reduce and update, or ZeRO-1
+context.py    the sequence over cp, inside heads over tp
+experts.py    mixtures over ep, beside attention over tp and stages over pp
+state.py      checkpoints: saved on one mesh, loaded on another
+"""
+
+from lib.hybrid.experts import expert_gpt
+from lib.hybrid.sets import Sets, global_norm, norm_sets, sets_of
+from lib.hybrid.state import load_hybrid, save_hybrid
+from lib.hybrid.train import DATA, HOLDERS, SETS, Hybrid, mesh_of, own_rows
+from lib.hybrid.update import ShardedUpdate, WholeUpdate
+
+__all__ = [
+    "DATA", "HOLDERS", "SETS", "Hybrid", "Sets", "ShardedUpdate", "WholeUpdate", "expert_gpt", "global_norm",
+    "load_hybrid", "mesh_of", "norm_sets", "own_rows", "save_hybrid", "sets_of",
+]  # fmt: skip

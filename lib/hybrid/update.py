@@ -1,0 +1,77 @@
+"""Two ways to average gradients over the data ranks and to update: everything on every rank, or each rank its shard.
+
+                      gradients        update           optimizer state     sent per rank, psi its parameters, N ranks
+    WholeUpdate       all-reduce       all of them      whole               2 (N-1)/N psi
+    ShardedUpdate     reduce-scatter   a shard          1/N                 2 (N-1)/N psi, padded      ZeRO-1
+
+Both are used alike, so `Hybrid` takes either. N counts context ranks too: they hold the same parameters.
+"""
+
+import torch
+import torch.distributed as dist
+
+from lib.buckets import plan_buckets
+from lib.data_parallel import reduce_bucket
+from lib.zero import Zero1
+
+
+class WholeUpdate:
+    """Plain data parallelism, with Zero1's methods. Parameters are alike on the ranks of `group`.
+
+    groups: parameter groups. make_optimizer(groups) -> a torch optimizer.
+    """
+
+    shards_over = ()  # groups
+
+    def __init__(self, groups, make_optimizer, group):
+        self.optimizer, self.group = make_optimizer(groups), group
+        self.buckets = [bucket for g in groups for bucket in plan_buckets(g["params"])]
+
+    def average_gradients(self):
+        """Every `.grad` becomes the mean over the ranks. Sends: an all-reduce per bucket."""
+        for bucket in self.buckets:
+            reduce_bucket(bucket, self.group)
+
+    def step(self):
+        """Update. Sends nothing."""
+        self.optimizer.step()
+
+    def zero_grad(self):
+        """Forget the gradients."""
+        self.optimizer.zero_grad()
+
+    def held(self, parameters):
+        """The tensors whose `.grad` this rank keeps for these parameters: themselves."""
+        return list(parameters)
+
+    def lines(self):
+        """[([parameter], what this rank has of it)], in the optimizer's order: all of it."""
+        return [([p], p) for g in self.optimizer.param_groups for p in g["params"]]
+
+    def own_piece(self, line, mine):
+        """What this rank has of a line, (n,), shaped as `mine`."""
+        return line.view(mine.shape)
+
+
+class ShardedUpdate(Zero1):
+    """ZeRO-1 over the data ranks. Rank 0's values count."""
+
+    @property
+    def shards_over(self):
+        """[the group over which what is held lies]"""
+        return [self.group]
+
+    def held(self, parameters):
+        """The tensors whose `.grad` this rank keeps for these parameters: shards of their flats."""
+        wanted = set(parameters)
+        return [flat.shard for flat in self.flats if flat.parameters[0] in wanted]
+
+    def lines(self):
+        """[([parameter, ...] of a flat, what this rank has of it)], in the optimizer's order: its shard."""
+        return [(flat.parameters, flat.shard) for flat in self.flats]
+
+    def own_piece(self, line, mine):
+        """What this rank has of a line, (n,): its shard, (padded/N,)."""
+        rank, world_size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        padding = line.new_zeros(world_size * len(mine) - len(line))
+        return torch.cat([line, padding]).chunk(world_size)[rank]
