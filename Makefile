@@ -2,6 +2,7 @@
 #
 #   TORCH=2.13.0          the torch release asked for (2.11 to 2.13 work)
 #   TORCH_INDEX=URL       another wheel index for torch, such as the CPU-only one
+#   EXTRAS=deepspeed      with `setup`: what is installed besides; Lab 4 then runs DeepSpeed, else shows stored results
 #   LAB=0                 which lab `lab`, `grade`, `validate`, `notebooks` are about (lab and grade: 0; the others: all)
 #   NOTEBOOK=path         the notebook that `grade` grades (default: the one in labs/)
 #   JSON=path             where `grade` also writes its points as JSON
@@ -18,7 +19,8 @@ ENV := .venv
 endif
 BIN := $(ENV)/bin
 PY := $(BIN)/python
-STAMP := $(ENV)/.labs-ready-$(subst /,-,$(CURDIR))
+STAMP := $(ENV)/.labs-ready-$(subst /,-,$(CURDIR))$(EXTRAS:%=-%)
+COMMA := ,
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Three tests at a time on two cores: ranks mostly wait for each other.
 SIDE_BY_SIDE := -n 3 --dist loadscope
@@ -40,7 +42,7 @@ $(STAMP): pyproject.toml
 		f"this course needs Python 3.11 or 3.12, and {sys.executable} is {sys.version.split()[0]}: make PYTHON=python3.12 ..."' \
 		&& $(PYTHON) -m venv $(ENV); }
 	$(PY) -m pip install --quiet --disable-pip-version-check torch==$(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev$(EXTRAS:%=$(COMMA)%)]"
 	@touch $@
 
 lab: setup ## open JupyterLab on a lab: make lab LAB=3

@@ -1,0 +1,119 @@
+"""The rows of the comparison: ours and torch's run here and now; DeepSpeed's too where it is installed, else as stored.
+
+Stored: the same run on another machine, with the versions in the file. Losses, bytes and elements are not times: they
+do not depend on the machine, but for the last digits of a loss.
+"""
+
+import datetime
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import platform
+from pathlib import Path
+
+import torch
+
+from lib import launch, ledger
+from lib.beside import volume
+from lib.beside.deepspeed_zero import Engine
+from lib.beside.job import Row, train
+from lib.beside.sides import FullyShard, Ours, one_process
+
+FILE = Path(__file__).with_name("deepspeed.json")
+WORLDS, MICROBATCHES = (2, 4), (1, 2)
+OURS = [*(("ours", stage) for stage in range(4)), ("FSDP2", 3)]
+REDUCE = "DeepSpeed, reduce"  # at stages 1 and 2 it can be told to reduce each shard to its owner
+THEIRS = [*(("DeepSpeed", stage) for stage in range(4)), (REDUCE, 1), (REDUCE, 2)]
+
+
+def make(who, stage):
+    """The function of k that `job.train` takes."""
+    if who == "ours":
+        return functools.partial(Ours, stage)
+    if who == "FSDP2":
+        return FullyShard
+    return functools.partial(Engine, stage, **({"use_multi_rank_bucket_allreduce": False} if who == REDUCE else {}))
+
+
+def on_ranks(runs):
+    """On every rank: {(who, stage, k): what `job.train` returns}."""
+    runs = [(who, stage, k) for who, stage in runs for k in MICROBATCHES]
+    recorded = {run: train(make(*run[:2]), section(*run), run[2]) for run in runs}
+    ledger.uninstall()  # it holds on to the last op, whose tensors would be among the bytes
+    plain = {run: train(make(*run[:2]), section(*run), run[2]) for run in runs}
+    return {run: (recorded[run][0], *plain[run][1:]) for run in runs}
+
+
+def section(who, stage, k):
+    """The name of a run's section in the ledger."""
+    return f"{who} {stage} {k}"
+
+
+def rows_of(runs, N, timeout):
+    """[Row, ...] of these runs on N ranks. Launches them, on the CPU, where the stored ones were made."""
+    results, rows = launch.capture(on_ranks, runs, nproc=N, backend="gloo", timeout=timeout), []
+    for who, stage, k in results[0]:
+        losses, *_ = results[0][who, stage, k]
+        most = [max(rank[who, stage, k][i] for rank in results) for i in (1, 2)]
+        given = volume.given(results.ledger.section(section(who, stage, k)))
+        rows.append(Row(who, stage, N, k, losses, *most, given, volume.sent(given, N)))
+    return rows
+
+
+def alone():
+    """The row of one process on the whole batch: its losses; nothing else is counted."""
+    return Row("one process", 0, 1, 1, one_process(), 0, 0, {}, 0.0)
+
+
+def our_rows(N=4):
+    """[Row, ...]: one process, ours at stages 0 to 3, FSDP2, each with 1 and 2 micro-batches on N ranks. Seconds."""
+    return [alone(), *rows_of(OURS, N, timeout=300)]
+
+
+def installed():
+    """Is DeepSpeed here?"""
+    return importlib.util.find_spec("deepspeed") is not None
+
+
+def deepspeed_rows(N=4):
+    """[Row, ...] of DeepSpeed's stages, run here. About 20 s."""
+    return rows_of(THEIRS, N, timeout=600)
+
+
+def stored():
+    """What is stored: {"deepspeed": its version, "torch": ..., "python": ..., "date": ..., "rows": [Row, ...]}."""
+    record = json.loads(FILE.read_text())
+    return record | {"rows": [Row(**row) for row in record["rows"]]}
+
+
+def results(N=4):
+    """[Row, ...] of all sides on N ranks, 2 or 4. Says so, in a line, where DeepSpeed's rows are stored ones.
+
+    Raises ValueError for an N that is not stored.
+    """
+    if installed():
+        return our_rows(N) + deepspeed_rows(N)
+    record = stored()
+    theirs = [row for row in record["rows"] if row.N == N and row.who in dict(THEIRS)]
+    if not theirs:
+        raise ValueError(f"nothing is stored for {N} ranks: use {' or '.join(map(str, WORLDS))}, or install DeepSpeed")
+    print(
+        f"DeepSpeed is not installed here (make setup EXTRAS=deepspeed): its rows are stored ones, of DeepSpeed "
+        f"{record['deepspeed']} with torch {record['torch']}, {record['date']}. Ours and torch's ran now."
+    )
+    return our_rows(N) + theirs
+
+
+def store():
+    """Run all sides at 2 and 4 ranks, and write the file."""
+    rows = [alone(), *(row for N in WORLDS for row in rows_of(OURS, N, timeout=300) + deepspeed_rows(N))]
+    record = {
+        "what": "lib.beside: losses per step, bytes and elements of the last step, written by `python -m lib.beside`",
+        "deepspeed": importlib.metadata.version("deepspeed"),
+        "torch": torch.__version__.split("+")[0],
+        "python": platform.python_version(),
+        "date": datetime.date.today().isoformat(),
+        "rows": [row._asdict() for row in rows],
+    }
+    FILE.write_text(json.dumps(record, indent=1) + "\n")
