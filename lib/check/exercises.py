@@ -17,7 +17,7 @@ FILES = {
     "lab2": ("balance", "relay_step", "gpipe", "one_f_one_b", "weight_stash", "interleaved", "zb_h1"),
     "lab3": ("f_and_g", "linear_layers", "parallel_attention", "vocabulary", "sequence", "split_state_dict"),
     "lab4": ("rank_state_bytes", "zero1", "zero2", "fsdp", "prefetching_fsdp", "recompute"),
-    "lab5": ("gates", "keep", "auxiliary_loss", "dispatch_combine"),
+    "lab5": ("gates", "keep", "auxiliary_loss", "dispatch_combine", "expert_parallel", "reduce_gradients"),
 }  # fmt: skip
 MODULES = [import_module(f"lib.check.{lab}.{file}") for lab, files in FILES.items() for file in files]
 EXERCISES = {module.EXERCISE.name: module.EXERCISE for module in MODULES}

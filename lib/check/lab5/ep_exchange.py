@@ -24,7 +24,7 @@ D = 3
 NAME, HOME = "exchange_rows", "a second exchange, home"
 EVERYWHERE = tuple(range(WORLD))
 # rows from rank i to rank j, where the group has so many ranks
-UNEVEN = [[2, 0, 3, 1], [1, 4, 0, 2], [0, 0, 0, 0], [5, 1, 1, 0]]
+UNEVEN = [[2, 3, 1, 2], [1, 4, 2, 0], [0, 0, 0, 0], [5, 1, 0, 3]]
 COUNTS = {
     "": UNEVEN,
     "all to rank 0": [[3, 0, 0, 0], [2, 0, 0, 0], [1, 0, 0, 0], [4, 0, 0, 0]],
@@ -54,18 +54,18 @@ def _one(fn, case, rank, group, wire):
     sent, received = _rows(case, [(rank, j) for j in ranks]), _rows(case, [(i, rank) for i in ranks])
     send = [COUNTS[case.what][rank][j] for j in ranks]
     receive = [COUNTS[case.what][i][rank] for i in ranks]
-    leaf, lists = sent.clone().requires_grad_(), ([*send], [*receive])
+    leaf, there, home = sent.clone().requires_grad_(), ([*send], [*receive]), ([*receive], [*send])
 
     def exchange():
-        y = fn(leaf, lists[0], lists[1], group, given.all_to_all)
-        return fn(y, lists[1], lists[0], group, given.all_to_all) if case.what == HOME else y
+        y = fn(leaf, *there, group, given.all_to_all)
+        return fn(y, *home, group, given.all_to_all) if case.what == HOME else y
 
     y, problem = attempted(case, "forward", where, given, exchange)
     want = sent if case.what == HOME else received
     known = lambda: _known_rows(case, rank, sent)
     out = y.detach() if torch.is_tensor(y) else y
     record["value"] = problem or first_wrong([Told(where, "what arrived", out, want, known)])
-    if problem is None and (lists != (send, receive) or not torch.equal(leaf.detach(), sent)):
+    if problem is None and (there != (send, receive) or not torch.equal(leaf.detach(), sent)):
         record["touched"] = Problem("touched", f"{where}: rows or a list of counts has changed, which were given")
     right = agreed(record["value"] is None, wire)
     if right and not y.requires_grad:

@@ -2,7 +2,7 @@
 
 from lib.check.framework import Hint
 from lib.check.lab0.mistakes import hung
-from lib.check.lab3.wired import CALLS_LIB, OTHERWISE, WRONG_GROUP
+from lib.check.lab3.wired import CALLS_LIB, OTHERWISE, WHOSE_RANKS, WRONG_GROUP
 from lib.check.lab5.here import is_kind
 
 COUNTS_DO_NOT_FIT = ("sum to", "do not divide", "pass both")
@@ -17,6 +17,11 @@ def does_not_fit(p):
     return p.kind == "unlike" or (p.kind == "raised" and any(words in p.text for words in COUNTS_DO_NOT_FIT))
 
 
+def left_out(p):
+    """Did some ranks call all_to_all, and others not?"""
+    return p.kind == "unlike" and "did not call" in p.text
+
+
 def _gradient(p):
     return p.kind in ("value", "form") and "gradient" in p.facts.get("what", "")
 
@@ -29,6 +34,12 @@ def _second(p):
 HINTS = (
     CALLS_LIB,
     WRONG_GROUP,
+    WHOSE_RANKS,
+    Hint(
+        "not every rank calls",
+        lambda p: left_out(p) or hung(p) or p.kind in ("mismatch", "died"),
+        "all ranks of the group call all_to_all, also those that have nothing to send or get nothing, in backward too.",
+    ),
     Hint(
         "nothing returned",
         lambda p: p.kind == "form" and p.facts.get("got") is None and not _gradient(p),
@@ -81,11 +92,6 @@ HINTS = (
     ),
     OTHERWISE,
     Hint(
-        "not every rank calls",
-        lambda p: hung(p) or p.kind in ("mismatch", "died"),
-        "all ranks of the group must call, also those that have nothing to send.",
-    ),
-    Hint(
         "rows in another order",
         is_kind("value"),
         "those from rank 0 come first, then those from rank 1: the order in which all_to_all returns them.",
@@ -98,7 +104,7 @@ HINTS = (
     Hint("changed in place", lambda p: p.kind == "touched", "leave `rows` and the lists as they are; return new rows."),
     Hint(
         "shapes do not fit",
-        lambda p: p.kind in ("raised", "form"),
+        lambda p: p.kind == "form" or (p.kind == "raised" and any(word in p.text for word in ("shape", "size", "dim"))),
         "(sum(send_counts), D) goes in, and (sum(receive_counts), D) comes out; in backward it is the other way round.",
     ),
 )
@@ -106,4 +112,4 @@ HINTS = (
 
 def _nobody(p):
     """Where a rank sends nothing, or nobody does? With two ranks both have rows."""
-    return "group (0, 1):" not in p.text and "group (0, 1), " not in p.text
+    return "group (0, 1):" not in p.text

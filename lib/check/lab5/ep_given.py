@@ -40,7 +40,7 @@ class Given:
         """group: the answer's; wire: the same ranks, for the notes."""
         self.members, self.wire = dist.get_process_group_ranks(group), wire
         self.rank, self.N, self.way = dist.get_rank(wire), dist.get_world_size(wire), "forward"
-        self.calls = {way: [] for way in WAYS}  # {"counts": are they integers?, "elements": to others, "lists": ...}
+        self.calls = {way: [] for way in WAYS}  # {"counts": whole numbers?, "elements": to others}
         self.stray = None  # the ranks of the first call for another group
 
     def all_to_all(self, tensor, group=None, send_counts=None, recv_counts=None):
@@ -48,10 +48,11 @@ class Given:
         ranks = dist.get_process_group_ranks(group)
         self.stray = self.stray or (ranks if ranks != self.members else None)
         each = torch.Size(tensor.shape[1:]).numel()  # elements of a row
+        note = {"counts": not tensor.is_floating_point(), "elements": 0}
+        self.calls[self.way].append(note)
         lists = self._checked(len(tensor), send_counts, recv_counts)
         elsewhere = sum(lists[0]) - lists[0][self.rank]
-        note = {"counts": not tensor.is_floating_point(), "elements": elsewhere * each, "lists": lists}
-        self.calls[self.way].append(note)
+        note["elements"] = elsewhere * each
         told = self._tell([1, each, *lists[0], *lists[1]])
         if text := self._clash(told):
             raise Clash(text)
@@ -63,19 +64,14 @@ class Given:
             pass
 
     def facts(self):
-        """For hints: the way, the number of calls in it, those of rows, and does the last repeat an earlier one's lists?"""
+        """For hints: the way, the number of calls in it, and of those with rows."""
         mine = self.calls[self.way]
-        before = [call["lists"] for way in WAYS for call in self.calls[way] if not call["counts"]]
-        last = before.pop() if before else None
-        repeats = last is not None and last in before and last[0] != last[1]
-        rows = sum(not call["counts"] for call in mine)
-        return {"way": self.way, "calls": len(mine), "rows": rows, "repeats": repeats}
+        return {"way": self.way, "calls": len(mine), "rows": sum(not call["counts"] for call in mine)}
 
     def _checked(self, rows, send_counts, recv_counts):
         """Both lists; ValueError as lib's has it."""
         if send_counts is None and recv_counts is None:
             if rows % self.N:
-                self._refuse([rows // self.N] * self.N, [rows // self.N] * self.N)
                 raise ValueError(f"{rows} rows do not divide over {self.N} ranks: pass send_counts and recv_counts")
             return [rows // self.N] * self.N, [rows // self.N] * self.N
         if send_counts is None or recv_counts is None:
@@ -85,12 +81,8 @@ class Given:
             if len(counts) != self.N or min(counts) < 0:
                 raise ValueError(f"{name}={counts}: one count, 0 or more, for each of {self.N} ranks")
         if sum(lists[0]) != rows:
-            self._refuse(*lists)
             raise ValueError(f"send_counts={lists[0]} sum to {sum(lists[0])}, but tensor has {rows} rows")
         return lists
-
-    def _refuse(self, *lists):
-        self.calls[self.way].append({"counts": False, "elements": 0, "lists": lists})
 
     def _tell(self, mine):
         mine = torch.tensor(mine, device=backend.device())
@@ -132,23 +124,35 @@ def attempted(case, way, where, given, fn, *args):
 
 
 def _of_error(where, error, given):
+    problem = of_error(where, error)
+    problem.facts |= given.facts()
+    return problem
+
+
+def of_error(where, error):
+    """The Problem of an error, with the answer's line that led to it: there may be none. Of a Clash, without."""
     if isinstance(error, Clash):
-        return Problem("unlike", f"{where}: {error}", given.facts())
+        return Problem("unlike", f"{where}: {error}")
     text = f"{where}: {type(error).__name__}: {str(error).split(' Hint: ')[0]}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(NOT_THE_ANSWER_S)]
     if frames:
         text += f"\n  {place(frames[-1].filename, frames[-1].lineno, frames[-1].name)}"
-    return Problem("raised", text, given.facts())
+    return Problem("raised", text, {"in the answer": bool(frames)})
+
+
+def the_cause(problems):
+    """Of the ranks' problems in one case, the first of those that the others came of."""
+    return min(problems, key=lambda problem: {"raised": 0, "group": 0, "unlike": 1}.get(problem.kind, 2))
 
 
 def found(cases, kind):
-    """The claim that no rank has noted a problem under this name; an error's cause before what came of it elsewhere."""
+    """The claim that no rank has noted a problem under this name."""
 
     def judge(runs):
         for _, case, records in seen(runs, cases):
             problems = [record[kind] for record in records if record.get(kind)]
             if problems:
-                first = min(problems, key=lambda problem: problem.kind == "unlike")
+                first = the_cause(problems)
                 first.facts |= {"case": case}
                 return first
         return None

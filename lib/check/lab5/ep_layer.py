@@ -45,7 +45,8 @@ def _one(fn, case, rank, group, wire):
     if agreed(record["value"] is None, wire):
         loss = (y * dy).sum()
         _, problem = attempted(case, "backward", where, given, loss.backward if loss.requires_grad else lambda: None)
-        record["gradient"] = problem or first_wrong(_gradients(where, rank, x, made[0], sets))
+        wrong = (first_wrong([told]) for told in _gradients(where, rank, x, made[0], sets))
+        record["gradient"] = problem or next(filter(None, wrong), None)
         if record["gradient"]:
             record["gradient"].facts |= {"way": "backward"}
     record["ok"] = record["value"] is None and record["gradient"] is None
@@ -69,16 +70,18 @@ def _known(case, sets, whole):
 
 
 def _gradients(where, rank, x, made, sets):
-    mine = sets[rank]
+    mine, N = sets[rank], len(sets)
+    through = mine.through_router  # a part of x's gradient that is never sent
     known = lambda: [
-        ("zeros", 0 * mine.through_router),
-        ("what comes through the router alone", mine.through_router),
+        ("what comes through the router alone", through),
+        ("divided by the number of ranks", through + (mine.gradients["x"] - through) / N),
+        ("multiplied by the number of ranks", through + (mine.gradients["x"] - through) * N),
     ]
     yield Told(where, "the gradient of x", _or_zeros(x, mine.gradients["x"]), mine.gradients["x"], known)
     for name, parameter in made.named_parameters():
         is_expert = name.startswith("experts")
         want = sum(one.gradients[name] for one in sets) if is_expert else mine.gradients[name]
-        known = partial(_known_gradients, mine.gradients[name], want, len(sets))
+        known = partial(_known_gradients, mine.gradients[name], want, N)
         yield Told(where, f"the gradient of {name}", _or_zeros(parameter, want), want, known)
 
 

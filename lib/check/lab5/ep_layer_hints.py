@@ -2,17 +2,12 @@
 
 from lib.check.framework import Hint
 from lib.check.lab0.mistakes import hung
-from lib.check.lab3.wired import OTHERWISE, WRONG_GROUP
-from lib.check.lab5.ep_exchange_hints import does_not_fit, in_way
+from lib.check.lab5.ep_exchange_hints import does_not_fit, in_way, left_out
 from lib.check.lab5.here import is_kind
 
 
 def _in_forward(p):
-    return does_not_fit(p) and in_way(p, "forward") and not _left_out(p)
-
-
-def _left_out(p):
-    return p.kind == "unlike" and "did not call" in p.text
+    return does_not_fit(p) and in_way(p, "forward") and not left_out(p)
 
 
 def _gradient(p):
@@ -25,10 +20,19 @@ HINTS = (
         lambda p: p.kind == "built-in",
         "write `run` of your class from what its docstring lists, without super().run.",
     ),
-    WRONG_GROUP,
+    Hint(
+        "the group is not passed on",
+        lambda p: p.kind == "group",
+        "without a group all_to_all takes every rank there is. Hand on self.group.",
+    ),
+    Hint(
+        "nothing returned",
+        lambda p: p.kind == "raised" and "NoneType" in p.text and not p.facts["in the answer"],
+        "`run` must end with a `return` of the rows that came home.",
+    ),
     Hint(
         "a rank without rows",
-        lambda p: _left_out(p) or hung(p),
+        lambda p: left_out(p) or hung(p),
         "every rank calls exchange_counts once and exchange twice, also one that has no rows or gets none: the others "
         "wait for it, in backward too.",
     ),
@@ -80,7 +84,7 @@ HINTS = (
     ),
     Hint(
         "not sent home",
-        lambda p: p.kind in ("raised", "form", "value") and not _gradient(p) and p.facts.get("rows") == 1,
+        lambda p: p.facts.get("rows") == 1 and not _gradient(p) and not p.facts.get("in the answer", False),
         "what `run` returns goes to `combine`, which needs the m rows that left this rank: exchange them back.",
     ),
     Hint(
@@ -102,7 +106,12 @@ HINTS = (
         "the business of reduce_gradients.",
     ),
     Hint("another gradient", _gradient, "rows that are copied, reordered and exchanged need nothing more."),
-    OTHERWISE,
+    Hint(
+        "not what it was given",
+        lambda p: p.kind == "another way",
+        "whoever builds the layer chooses what sends: self.all_to_all, which self.exchange takes by itself, and "
+        "exchange_counts if you hand it on.",
+    ),
     Hint(
         "more than rows and counts",
         lambda p: p.kind == "elements",
@@ -111,7 +120,7 @@ HINTS = (
     ),
     Hint(
         "another result",
-        lambda p: p.kind in ("value", "form", "raised", "mismatch", "died"),
+        lambda p: p.kind in ("value", "form", "mismatch", "died") or (p.kind == "raised" and "size" in p.text),
         "counts; rows there; expert by expert; experts; sender by sender; rows home. What `run` returns has the order "
         "of the rows that it was given.",
     ),

@@ -4,7 +4,7 @@ One process takes the sets one by one, each with its own capacity: that is what 
 runs the rows of all ranks through the experts as a rank with a known mistake would.
 """
 
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -74,8 +74,9 @@ def tokens(case, rank):
     return _draw(100 + rank, n, D), _draw(200 + rank, n, D)
 
 
+@cache
 def one_process(case):
-    """([Set of rank 0, ...], the whole layer)."""
+    """([Set of rank 0, ...], the whole layer). To be read only."""
     moe, sets = layer(case), []
     for rank in range(case.world_size):
         x, dy = tokens(case, rank)

@@ -8,54 +8,33 @@ Before each call every rank tells all others over which ranks it sums how many e
 not agree, all ranks raise a Clash, and nothing is sent. A rank that has returned tells zeros until all have.
 """
 
-import os
-import traceback
-
 import torch
 import torch.distributed as dist
 
-import lib
-from lib import backend, collectives, ledger
+from lib import backend, collectives
 from lib.check.framework import Problem
-from lib.ledger.source import place
-
-NOT_THE_ANSWER_S = tuple(os.path.dirname(module.__file__) + os.sep for module in (lib, torch))
-
-
-class Clash(Exception):
-    """The ranks' calls do not fit together."""
+from lib.check.lab5.ep_given import Clash
 
 
 class Given:
-    """One rank's all_reduce for one case. Make it on every rank of the world."""
+    """One rank's all_reduce for one case. Make it on every rank of the case."""
 
     def __init__(self, groups):
-        """groups: reduce_models.Groups, with a wire for each that an answer may sum over."""
-        self.groups, self.calls, self.stray = groups, [], None  # calls: (ranks, elements)
-        self.N = dist.get_world_size(groups.wire)
+        """groups: the case's, a `reduce_models.Groups`."""
+        self.groups, self.N = groups, len(groups.members)
+        self.calls = []  # (global ranks, elements)
+        self.stray = None  # the ranks of the first call for a group that is none of the two
 
     def all_reduce(self, tensor, group=None, op=dist.ReduceOp.SUM):
         """In place; returns the tensor, as lib's does."""
         ranks = tuple(dist.get_process_group_ranks(group))
         self.calls.append((ranks, tensor.numel()))
         wire = self.groups.wire_of(ranks)
-        self.stray = self.stray or (ranks if wire is None else None)
-        members = self.groups.members
-        told = self._tell([1, tensor.numel(), *(int(rank in ranks) for rank in members)])
-        mine = dist.get_rank(self.groups.wire)
-        for r, one in enumerate(told):
-            if not one[0]:
-                raise Clash(f"rank {r} has called all_reduce {len(self.calls) - 1} times, another rank more often")
-            if one[2 + mine] and members[r] in ranks and one[1] != tensor.numel():
-                self.unlike = True
-        fits = [self._fits(i, told, members) for i in range(self.N)]
-        if not all(fits):
-            r = fits.index(False)
-            other = next(i for i in range(self.N) if told[r][2 + i] and told[i][1:] != told[r][1:])
-            raise Clash(
-                f"all_reduce number {len(self.calls)}: rank {r} has {told[r][1]} elements over {_over(told[r])}, rank "
-                f"{other} {told[other][1]} over {_over(told[other])}"
-            )
+        if wire is None:
+            self.stray = self.stray or ranks
+        told = self._tell([1, tensor.numel(), *(int(member in ranks) for member in self.groups.members)])
+        if text := self._clash(told):
+            raise Clash(text)
         if wire is not None:
             collectives.ring_all_reduce(tensor, wire, op)
         return tensor
@@ -69,12 +48,8 @@ class Given:
         """A Problem if it was called for ranks that are neither all nor those with the same experts."""
         if self.stray is None:
             return None
-        text = f"{where} called all_reduce for ranks {[*self.stray]}: neither all nor those with the same experts"
-        return Problem("group", text)
-
-    def _fits(self, i, told, members):
-        """Do all that rank i sums with say the same?"""
-        return all(told[j][1:] == told[i][1:] for j in range(self.N) if told[i][2 + j])
+        text = f"{where} called all_reduce for the ranks {[*self.stray]}"
+        return Problem("group", f"{text}: neither all nor those with the same experts")
 
     def _tell(self, mine):
         mine = torch.tensor(mine, device=backend.device())
@@ -82,19 +57,16 @@ class Given:
         dist.all_gather(told, mine, group=self.groups.wire)
         return [one.tolist() for one in told]
 
+    def _clash(self, told):
+        """What does not fit, in words, or None. told: [1 or 0, elements, over rank 0?, over rank 1?, ...] of each."""
+        for i, one in enumerate(told):
+            for j in range(self.N):
+                if one[2 + j] and told[j] != one:
+                    return f"all_reduce number {len(self.calls)}: rank {i} {_words(one)}, rank {j} {_words(told[j])}"
+        return None
 
-def _over(told):
-    """The ranks that a call is for, in words."""
-    return f"ranks {[i for i, there in enumerate(told[2:]) if there]}"
 
-
-def of_error(where, error):
-    """The Problem of an error that the answer raised."""
-    ledger.mark("")
-    if isinstance(error, Clash):
-        return Problem("unlike", f"{where}: {error}")
-    text = f"{where}: {type(error).__name__}: {str(error).split(' Hint: ')[0]}"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(NOT_THE_ANSWER_S)]
-    if frames:
-        text += f"\n  {place(frames[-1].filename, frames[-1].lineno, frames[-1].name)}"
-    return Problem("raised", text)
+def _words(told):
+    if not told[0]:
+        return "has returned"
+    return f"has {told[1]} elements over ranks {[i for i, there in enumerate(told[2:]) if there]}"
