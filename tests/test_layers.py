@@ -19,6 +19,8 @@ MAY_IMPORT = {
     "splits": COLLECTIVES,
     **dict.fromkeys(SHARED - {"model", "text"}, COLLECTIVES | SHARED),
     **dict.fromkeys(PARALLEL, BELOW_PARALLEL),
+    "unequal": BELOW_PARALLEL,
+    "automatic": BELOW_PARALLEL,
     "mesh": set(),
     "hybrid": BELOW_PARALLEL | PARALLEL | {"mesh"},
     "cost": {"pipeline"},
