@@ -17,6 +17,10 @@ ENV := $(CONDA_PREFIX)
 else
 ENV := .venv
 endif
+# `make test` also tries nbgrader and, where Chromium is installed, JupyterLab in it.
+ifneq ($(filter test test-all,$(MAKECMDGOALS)),)
+EXTRAS ?= nbgrader,browser
+endif
 BIN := $(ENV)/bin
 PY := $(BIN)/python
 STAMP := $(ENV)/.labs-ready-$(subst /,-,$(CURDIR))$(EXTRAS:%=-%)

@@ -15,6 +15,7 @@ CAPACITY = 6 * 2**20  # bytes: an eighth of a GPT of 10M parameters, for what a 
 SMALLEST = 2**20  # bytes
 
 
+# exercise: lab1.plan_buckets
 def plan_buckets(parameters, capacity=CAPACITY):
     """[[parameter, ...], ...]: which parameters travel together, in the order in which buckets become ready.
 

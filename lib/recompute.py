@@ -21,6 +21,7 @@ from torch import nn
 from torch.func import functional_call
 
 
+# exercise: lab4.recompute
 def recompute(f, x):
     """f(x), of which only x is kept; f, called without a graph now, is called again in backward.
 

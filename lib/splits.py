@@ -20,6 +20,7 @@ import torch.distributed as dist
 from lib.collectives import p2p
 
 
+# exercise: lab0.split_rows
 def split_rows(x, w, group=None):
     """Rank r multiplies the r-th piece of x's rows: (B/N, K) (K, M) -> (B/N, M), its own rows of x w.
 
@@ -30,6 +31,7 @@ def split_rows(x, w, group=None):
     return x.tensor_split(world_size)[rank] @ w  # (B/N, M)
 
 
+# exercise: lab0.split_columns
 def split_columns(x, w, group=None):
     """Rank r multiplies by the r-th piece of w's columns: (B, K) (K, M/N) -> (B, M/N); returns x w, (B, M).
 
@@ -44,6 +46,7 @@ def split_columns(x, w, group=None):
     return torch.cat(pieces, dim=1)  # (B, M)
 
 
+# exercise: lab0.split_inner
 def split_inner(x, w, group=None):
     """Rank r multiplies the r-th piece of the inner dimension: (B, K/N) (K/N, M) -> (B, M), and the ranks add up.
 
@@ -55,6 +58,7 @@ def split_inner(x, w, group=None):
     return y  # (B, M)
 
 
+# exercise: lab0.pipeline
 def pipeline(x, layers, group=None):
     """Rank r applies the r-th piece of `layers`, a list of (K, K) matrices, to what rank r-1 sends, (B, K).
 

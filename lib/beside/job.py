@@ -66,16 +66,17 @@ def mean_loss(logits, targets):
 def settled_bytes():
     """Live bytes. gloo's thread lets go of a tensor only a moment after the op has ended: the least of some looks."""
     looks = []
-    for _ in range(5):
+    for _ in range(3):
         time.sleep(0.02)
         looks.append(live_bytes())
     return min(looks)
 
 
-def train(make, label, k):
+def train(make, label, k, count=settled_bytes):
     """On every rank: train what make(k) makes. Returns (losses, after_backward, after_step), bytes of this rank.
 
     make(k): an object with forward(tokens) -> logits, backward(loss, last), both called k times, and step().
+    count() -> bytes.
     The last step is the section `label` of the ledger, and the one whose bytes are counted.
     """
     rank, N, data = dist.get_rank(), dist.get_world_size(), walk()
@@ -91,9 +92,9 @@ def train(make, label, k):
             loss_here += mean_loss(logits, targets.chunk(k)[i]) / k
             side.backward(loss, last=i == k - 1)
             del logits, loss
-        after_backward = settled_bytes() if step == STEPS - 1 else 0
+        after_backward = count() if step == STEPS - 1 else 0
         side.step()
-        after_step = settled_bytes() if step == STEPS - 1 else 0
+        after_step = count() if step == STEPS - 1 else 0
         ledger.mark("")
         # The mean over the ranks' equal shares is the loss of the whole batch.
         losses.append(collectives.all_reduce(torch.tensor([loss_here / N], dtype=torch.float64)).item())

@@ -356,8 +356,10 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
 def _report(exercise, outcome):
     path = os.environ.get("LAB_REPORT")
     if path:
+        hint = next((hint.text for hint in exercise.hints if hint.name == outcome.hint), "")
         facts = {
             "id": exercise.name, "points": outcome.points, "max_points": outcome.max_points, "message": outcome.message,
+            "hint": hint,
         }  # fmt: skip
         with open(path, "a") as file:
             file.write(json.dumps(facts) + "\n")

@@ -130,18 +130,21 @@ COST = {
         rounds=lambda N: 2 * (N - 1),
         sent=lambda n, N: (N - 1) * n,  # by rank 0
         total=lambda n, N: 2 * (N - 1) * n,
+        # exercise: lab0.star_time
         time=lambda n_bytes, N, alpha, beta: 2 * (N - 1) * (alpha + n_bytes * beta),
     ),
     "tree": Cost(
         rounds=lambda N: 2 * L(N),
         sent=lambda n, N: L(N) * n,
         total=lambda n, N: 2 * (N - 1) * n,
+        # exercise: lab0.tree_time
         time=lambda n_bytes, N, alpha, beta: 2 * L(N) * (alpha + n_bytes * beta),
     ),
     "ring": Cost(
         rounds=lambda N: 2 * (N - 1),
         sent=ring_sent,  # 2(N-1)/N n where N divides n
         total=lambda n, N: 2 * (N - 1) * n,
+        # exercise: lab0.ring_time
         time=lambda n_bytes, N, alpha, beta: 2 * (N - 1) * (alpha + n_bytes / N * beta),
     ),
     "pipelined_ring": Cost(
@@ -154,12 +157,14 @@ COST = {
         rounds=lambda N: L(P(N)) + 2 * folded(N),
         sent=lambda n, N: (L(P(N)) + folded(N)) * n,
         total=lambda n, N: P(N) * L(P(N)) * n + 2 * (N - P(N)) * n,
+        # exercise: lab0.recursive_doubling_time
         time=lambda n_bytes, N, alpha, beta: (L(P(N)) + 2 * folded(N)) * (alpha + n_bytes * beta),
     ),
     "halving_doubling": Cost(
         rounds=lambda N: 2 * L(P(N)) + 2 * folded(N),
         sent=halving_doubling_sent,  # 2(P-1)/P n where N = P divides n
         total=lambda n, N: 2 * (P(N) - 1) * n + 2 * (N - P(N)) * n,
+        # exercise: lab0.halving_doubling_time
         time=lambda n_bytes, N, alpha, beta: (
             2 * (L(P(N)) * alpha + (P(N) - 1) / P(N) * n_bytes * beta) + 2 * folded(N) * (alpha + n_bytes * beta)
         ),
@@ -167,6 +172,7 @@ COST = {
 }
 
 
+# exercise: lab0.cheapest
 def cheapest(n_bytes, N, alpha, beta):
     """The name of the all-reduce that takes the least time, of those that Lab 0 compares."""
     names = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")

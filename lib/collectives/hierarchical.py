@@ -19,6 +19,7 @@ from lib.collectives.local import line
 from lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 
 
+# exercise: lab0.hierarchical_all_reduce
 def hierarchical_all_reduce(tensor, inside, across, op=dist.ReduceOp.SUM):
     """Reduce `tensor` over all ranks of all nodes, in place; returns it.
 

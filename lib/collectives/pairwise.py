@@ -17,6 +17,7 @@ import torch.distributed as dist
 from lib.collectives import p2p
 
 
+# exercise: lab0.all_to_all
 def all_to_all(tensor, group=None, send_counts=None, recv_counts=None):
     """Send rank j the j-th block of rows of `tensor`; returns the blocks received, in rank order, as one new tensor.
 

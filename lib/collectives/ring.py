@@ -25,6 +25,7 @@ from lib.collectives import p2p
 from lib.collectives.local import combiner, finish, line
 
 
+# exercise: lab0.ring_all_reduce
 def ring_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
     """Reduce `tensor` over the ranks of `group`, in place; returns it.
 
@@ -36,6 +37,7 @@ def ring_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
     return tensor
 
 
+# exercise: lab0.ring_reduce_scatter
 def ring_reduce_scatter(tensor, group=None, op=dist.ReduceOp.SUM):
     """Reduce `tensor` over the ranks of `group`; returns chunk r of the result on rank r. `tensor` stays as it is.
 
@@ -58,6 +60,7 @@ def ring_reduce_scatter(tensor, group=None, op=dist.ReduceOp.SUM):
     return finish(partial, op, world_size)  # partial no more: all N ranks are in it
 
 
+# exercise: lab0.ring_all_gather
 def ring_all_gather(chunk, group=None, out=None):
     """Every rank's chunk, in rank order, on every rank; returns the whole.
 

@@ -19,6 +19,7 @@ from lib.collectives import p2p
 from lib.collectives.local import combiner, finish, powers_of_two
 
 
+# exercise: lab0.broadcast
 def broadcast(tensor, src, group=None):
     """Copy `tensor` of rank `src` of `group` to every rank, in place; returns it.
 

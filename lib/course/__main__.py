@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import build, execute, grade, notebook, report, validate
+from . import build, classroom, execute, feedback, grade, isolate, notebook, release, report, submissions, validate
 from .notebook import CourseError
 
 AT_A_TIME = 2  # labs that are validated at the same time
@@ -31,13 +31,27 @@ def parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=what, description=what)
         command.add_argument("labs", nargs="*", metavar="LAB", help="0, lab0 or lab0_concepts; default: every lab")
-    command = commands.add_parser("grade", help="grade one notebook", description="Grade one notebook.")
-    command.add_argument("notebook", nargs="?", type=Path, metavar="NOTEBOOK", help="default: the one in labs/")
+    what = "grade one notebook, or a folder of them"
+    command = commands.add_parser("grade", help=what, description=what)
+    command.add_argument("notebook", nargs="?", type=Path, metavar="PATH", help="default: the notebook in labs/")
     command.add_argument("--lab", required=True, help="0, lab0 or lab0_concepts")
     command.add_argument("--json", type=Path, help="write the result here, as JSON")
     command.add_argument("--junit", type=Path, help="write the result here, as JUnit XML")
     command.add_argument("--cell-timeout", type=float, default=grade.CELL_TIMEOUT, metavar="S", help="seconds per cell")
     command.add_argument("--total-timeout", type=float, default=grade.TOTAL_TIMEOUT, metavar="S", help="seconds in all")
+    command.add_argument("--out", type=Path, help="of a folder: where results and feedback go; also what is resumed")
+    command.add_argument("--jobs", type=int, default=2, metavar="N", help="of a folder: notebooks at a time")
+    command.add_argument("--limits", type=json.loads, default={}, metavar="JSON", help='such as {"memory": 2000000000}')
+    command.add_argument("--hide", action="append", default=[], type=Path, help="a folder no notebook may look into")
+    command = commands.add_parser("release", help="write a student bundle", description="Write a student bundle.")
+    command.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
+    command.add_argument("--lab", action="append", metavar="LAB", help="0, lab0 or lab0_concepts; default: every lab")
+    command.add_argument(
+        "--with-reference", action="append", default=[], metavar="LAB", help="a lab that is over: lib has its source"
+    )
+    command.add_argument(
+        "--python", action="append", default=[], metavar="EXE", help="make it for this Python, too (python3.12)"
+    )
     return top
 
 
@@ -58,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     root = args.root.resolve()
     if args.command == "grade":
         return run_grade(args, root)
+    if args.command == "release":
+        return run_release(args, root)
     labs = notebook.labs(root, args.labs)
     if args.command == "validate":
         sound = [validate.validate(root, lab) for lab in labs] if len(labs) < 2 else side_by_side(root, labs)
@@ -100,15 +116,43 @@ def side_by_side(root: Path, labs: list[str]) -> list[bool]:
 
 
 def run_grade(args: argparse.Namespace, root: Path) -> int:
-    """Grade one notebook, print its table, write JSON and JUnit where asked."""
+    """Grade one notebook, print its table, write JSON and JUnit where asked. Of a folder: see run_class."""
     (lab,) = notebook.labs(root, [args.lab])
     path = args.notebook or notebook.lab_path(root, lab)
-    result = grade.grade_notebook(lab, path, root, args.cell_timeout, args.total_timeout)
+    limits = isolate.Limits(**args.limits)
+    if path.is_dir():
+        return run_class(args, submissions.Terms(lab, root, args.cell_timeout, args.total_timeout, limits))
+    result = grade.grade_notebook(lab, path, root, args.cell_timeout, args.total_timeout, limits, args.hide)
     for target, text in ((args.json, json.dumps(result, indent=1) + "\n"), (args.junit, report.junit(result))):
         if target:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
     print(report.table(result))
+    return 0
+
+
+def run_class(args: argparse.Namespace, terms: submissions.Terms) -> int:
+    """Grade a folder of notebooks into --out; 1 if some could not be graded: named, and tried again next time."""
+    if not args.out:
+        raise CourseError(f"{args.notebook} is a folder: say with --out where its results go")
+    says = isolate.held().says
+    print(f"notebooks run {says}")
+    records = classroom.grade_class(args.notebook, args.out, terms, max(1, args.jobs))
+    feedback.write_all(records, args.out, says)
+    failed = [record for record in records if record["result"] is None]
+    for record in failed:
+        print(f"not graded: {record['student']}: {record['trouble']}")
+    print(f"{len(records) - len(failed)} of {len(records)} graded: {args.out}/points.csv")
+    return 1 if failed else 0
+
+
+def run_release(args: argparse.Namespace, root: Path) -> int:
+    """Write a student bundle, and say what is in it and what to try next."""
+    over = notebook.labs(root, args.with_reference) if args.with_reference else []
+    told = release.release(root, args.out.resolve(), notebook.labs(root, args.lab), over, args.python)
+    print(f"{args.out}: {', '.join(told['labs'])}; for Python {' and '.join(told['pythons'])}")
+    print(f"{len(told['withheld'])} exercises of lib as bytecode, no solutions, no hidden cases")
+    print(f"try it: cd {args.out} && make test")
     return 0
 
 

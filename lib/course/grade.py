@@ -7,20 +7,26 @@ kernel would take all later exercises with it, so it is replaced by the stub and
     run 1   setup  A ok   B hangs                   -> B: timeout
     run 2   setup  A      B's stub   C ok   D ok    -> every other exercise keeps its points
 
-Each exercise can be dropped once, and all runs together end at the total limit. Not proof against hostile code: an
-answer can forge a report line.
+Each exercise can be dropped once, and all runs together end at the total limit. Every run is shut in (isolate.py).
+Not proof against hostile code: an answer runs in the same process as its check and can forge a report line. What of
+that was seen (tamper.py; a check that reports twice, or all points and then raises) stands in a note "look by hand".
 """
 
+import re
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import merge, nbval_run, notebook
+from .isolate import Limits
 from .nbval_run import Cell
 from .notebook import CourseError, Exercise
 
 NOT_WRITTEN = "not written yet"  # the message of a check whose exercise still raises NotImplementedError
 CELL_TIMEOUT, TOTAL_TIMEOUT = 180.0, 1800.0  # seconds
+LOOK = "look by hand: "  # how a note begins that is meant for the instructor
+BY_CHANCE = re.compile(r"0x[0-9a-fA-F]{4,}|(?<=ipykernel_)\d+/\d+|(?<=lab-run-)\w+|(?<=lab-grade-)\w+")
 
 
 def grade_notebook(
@@ -29,11 +35,16 @@ def grade_notebook(
     root: Path = notebook.ROOT,
     cell_timeout: float = CELL_TIMEOUT,
     total_timeout: float = TOTAL_TIMEOUT,
+    limits: Limits = Limits(),  # noqa: B008  (frozen)
+    hidden: Sequence[Path] = (),
 ) -> dict:
     """Grade the notebook at `path` as a solution of `lab` ("0", "lab0" or "lab0_concepts").
 
+    limits: what its code may use. hidden: folders, besides solutions/ and tests/, that it finds empty where this
+    machine can have that.
+
     Returns {"lab", "points", "max_points", "exercises": [{"id", "points", "max_points", "bonus", "status",
-    "message"}], "notes": [str]}. A bonus exercise adds to "points" and not to "max_points". Statuses: "passed",
+    "message", "hint"}], "notes": [str]}. A bonus exercise adds to "points" and not to "max_points". Statuses: "passed",
     "failed", "not written yet", "error", "timeout", "kernel died", "missing".
     A notebook that cannot be read earns 0 points; CourseError is raised only if the grader itself cannot work.
     """
@@ -46,14 +57,24 @@ def grade_notebook(
         raise CourseError(f"{path} is no file: name the notebook to grade")
     cells, trouble = merge.read_submission(Path(path))
     if trouble:
-        rows = {exercise.id: _row(exercise, 0, "missing", "the notebook cannot be read") for exercise in exercises}
-        return _result(lab, exercises, rows, [trouble])
+        return nothing(lab, root, trouble)
     merged = merge.merge(canonical, cells)
-    rows = _run_until_done(exercises, merged, cell_timeout, total_timeout)
+    shut_in = {"limits": limits, "hidden": [root / "solutions", root / "tests", *hidden]}
+    rows = _run_until_done(exercises, merged, cell_timeout, total_timeout, shut_in)
     return _result(lab, exercises, rows, merged.notes)
 
 
-def _run_until_done(exercises: list[Exercise], merged: merge.Merged, cell_timeout: float, total_timeout: float) -> dict:
+def nothing(lab: str, root: Path, trouble: str) -> dict:
+    """The result of a student of whom there is nothing that can be read; `trouble` says why. 0 points."""
+    (lab,) = notebook.labs(root, [lab])
+    exercises = notebook.exercises(notebook.read(notebook.solution_path(root, lab)))
+    rows = {exercise.id: _row(exercise, 0, "missing", "the notebook cannot be read") for exercise in exercises}
+    return _result(lab, exercises, rows, [plain(trouble)])
+
+
+def _run_until_done(
+    exercises: list[Exercise], merged: merge.Merged, cell_timeout: float, total_timeout: float, shut_in: dict
+) -> dict:
     """Rows by exercise id. A row once written stands: a later run only adds what earlier ones did not reach."""
     deadline = time.monotonic() + total_timeout
     rows, dropped = {}, set()
@@ -61,12 +82,12 @@ def _run_until_done(exercises: list[Exercise], merged: merge.Merged, cell_timeou
         with tempfile.TemporaryDirectory(prefix="lab-grade-") as folder:
             path = Path(folder, "graded.ipynb")
             notebook.write(merged.notebook, path)
-            run = nbval_run.run(path, cell_timeout, max(0.0, deadline - time.monotonic()))
+            run = nbval_run.run(path, cell_timeout, max(0.0, deadline - time.monotonic()), **shut_in)
         stuck = run.stopped_at and _blame(run.stopped_at, merged)
         for exercise in exercises:
             if exercise.check.id in run.cells or exercise.id == stuck:
                 rows.setdefault(exercise.id, _judge(exercise, run, merged, exercise.id == stuck))
-        merged.notes += [note for note in _setup_trouble(run, merged) if note not in merged.notes]
+        merged.notes += [n for n in [*_setup_trouble(run, merged), *_odd(exercises, run)] if n not in merged.notes]
         if run.cut:
             late = f"not graded: the total limit of {total_timeout:g} s was reached first"
             return {exercise.id: _row(exercise, 0, "timeout", late) for exercise in exercises} | rows
@@ -93,9 +114,12 @@ def _blame(cell: Cell, merged: merge.Merged) -> str | None:
 def _judge(exercise: Exercise, run: nbval_run.Run, merged: merge.Merged, stuck: bool) -> dict:
     """One exercise's row from one run: points by its check's report, status by what happened."""
     check = run.cells.get(exercise.check.id)
-    report = check.report if check else []
+    report = _verdicts(check)[-1:]  # a check reports once, after all that an answer can do meanwhile
     points = min(exercise.points, sum(_number(line.get("points")) for line in report))
+    if _contradicts_itself(exercise, check):
+        points = 0
     claims = [str(line["message"]) for line in report if line.get("message")]
+    hint = next((str(line["hint"]) for line in report if line.get("hint")), "")
     answers = [run.cells[cell.id] for cell in exercise.answers if cell.id in run.cells]
     raised = [cell.message for cell in answers if cell.outcome != "passed"]
     grade_ids = {notebook.nbgrader(cell)["grade_id"] for cell in exercise.answers}
@@ -108,9 +132,33 @@ def _judge(exercise: Exercise, run: nbval_run.Run, merged: merge.Merged, stuck: 
     if claims[:1] == [NOT_WRITTEN] or (not report and grade_ids <= merged.stubbed):
         return _row(exercise, points, NOT_WRITTEN, NOT_WRITTEN)
     if report and not raised:
-        return _row(exercise, points, "failed", (claims or ["its check named no claim"])[0])
+        return _row(exercise, points, "failed", (claims or ["its check named no claim"])[0], hint)
     raised += [check.message] if check and check.message else []
     return _row(exercise, points, "error", (raised or ["its check left no report"])[0])
+
+
+def _verdicts(cell: Cell | None) -> list[dict]:
+    return [line for line in cell.report if "points" in line] if cell else []
+
+
+def _contradicts_itself(exercise: Exercise, check: Cell | None) -> bool:
+    """All points reported, yet the cell raised, hung or died. A check does that before it reports, or with fewer."""
+    given = [_number(line.get("points")) >= exercise.points for line in _verdicts(check)[-1:]]
+    return given == [True] and not (check.outcome == "passed" or check.message == "Cell outputs differ")
+
+
+def _odd(exercises: list[Exercise], run: nbval_run.Run) -> list[str]:
+    """A note for each sign that an answer meddled with its grading."""
+    checks = {exercise.check.id: exercise for exercise in exercises}
+    notes = []
+    for cell in run.cells.values():
+        seen = [f"{line['tampered']} was replaced" for line in cell.report if "tampered" in line]
+        if len(_verdicts(cell)) > (cell.cell in checks):
+            seen.append("points were reported by something else than the check")
+        if cell.cell in checks and _contradicts_itself(checks[cell.cell], cell):
+            seen.append("all points were reported, and then the check did not end well")
+        notes += [plain(f"{LOOK}cell {cell.cell}: {text}") for text in seen]
+    return notes
 
 
 def _number(value) -> float:
@@ -133,16 +181,22 @@ def _setup_trouble(run: nbval_run.Run, merged: merge.Merged) -> list[str]:
     return notes
 
 
-def _row(exercise: Exercise, points: float, status: str, message: str) -> dict:
-    text = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))  # one line, safe in a terminal
+def _row(exercise: Exercise, points: float, status: str, message: str, hint: str = "") -> dict:
     return {
         "id": exercise.id,
         "points": points,
         "max_points": exercise.points,
         "bonus": exercise.bonus,
         "status": status,
-        "message": text if len(text) <= 500 else f"{text[:497]}...",
+        "message": plain(message),
+        "hint": plain(hint),
     }
+
+
+def plain(message: str) -> str:
+    """One line, safe in a terminal, at most 500 characters, the same on every run."""
+    text = "".join(c if c.isprintable() else "?" for c in " ".join(BY_CHANCE.sub("...", message).split()))
+    return text if len(text) <= 500 else f"{text[:497]}..."
 
 
 def _result(lab: str, exercises: list[Exercise], rows: dict, notes: list[str]) -> dict:

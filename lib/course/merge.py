@@ -21,7 +21,10 @@ from nbformat import NotebookNode
 from . import build, notebook
 
 MAX_BYTES = 20_000_000
-PRELUDE = '__import__("lib.course.output_cap", fromlist=["install"]).install(get_ipython())'
+PRELUDE = """
+__import__("lib.course.output_cap", fromlist=["install"]).install(get_ipython())
+__import__("lib.course.tamper", fromlist=["install"]).install(get_ipython())
+""".strip()
 
 
 @dataclass

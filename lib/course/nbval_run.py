@@ -4,11 +4,14 @@
          ^                              |
          +----- one line per cell ------+
 
+With `limits`, keeper.py stands between us and pytest, and shuts in what a student wrote: see isolate.py.
+
 Whatever was started carries a name of this run in its environment. When the run ends, in whichever way, every process
 that still carries it is killed by its id: a kernel sits in a session of its own and a daemon has lost its parent, so
 neither a process group nor a process tree would find them all.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -16,12 +19,13 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from . import notebook
+from . import isolate, notebook
 from .notebook import ROOT, CourseError
 
 NAME = "LAB_RUN"
@@ -29,6 +33,7 @@ NAME = "LAB_RUN"
 START = "import sys; sys.modules['rfc3987_syntax'] = None; import pytest; sys.exit(pytest.main())"
 OPTIONS = ["-p", "nbval.plugin", "-p", "lib.course.nbval_plugin", "-p", "no:cacheprovider", "-c", os.devnull]
 OPTIONS += ["-q", "--color=no", "--nbval-lax", "--nbval-current-env"]
+BOOK_BYTES = 20_000_000  # of what was written about cells; nobody's cells need more
 
 
 @dataclass(frozen=True)
@@ -54,39 +59,94 @@ class Run:
         return next((cell for cell in self.cells.values() if cell.outcome in ("timeout", "kernel died")), None)
 
 
-def run(path: Path, cell_timeout: float, total_timeout: float) -> Run:
+def run(
+    path: Path,
+    cell_timeout: float,
+    total_timeout: float,
+    limits: isolate.Limits | None = None,
+    hidden: Sequence[Path] = (),
+) -> Run:
     """Run `path` through nbval, its kernel working in the notebook's folder.
 
-    cell_timeout, total_timeout: seconds. Raises CourseError if nbval could not run the notebook at all.
+    cell_timeout, total_timeout: seconds. limits: shut in, working on a copy of `path` in a folder of its own, with
+    the folders `hidden` empty where that can be had; without limits, the notebook is trusted.
+    Raises CourseError if nbval could not run the notebook at all.
     """
     name = uuid.uuid4().hex
-    with tempfile.TemporaryDirectory(prefix="lab-run-") as folder:
-        book, log = Path(folder, "cells.jsonl"), Path(folder, "log.txt")
-        env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-        env |= {NAME: name, "LAB_CELLS": str(book), "LAB_REPORT": str(Path(folder, "report.jsonl")), "LAB_STATIC": "1"}
+    with tempfile.TemporaryDirectory(prefix="lab-run-") as at:
+        folder = Path(at).resolve()
+        book, log = folder / "cells.jsonl", folder / "log.txt"
+        env = {NAME: name, "LAB_CELLS": str(book), "LAB_REPORT": str(folder / "report.jsonl"), "LAB_STATIC": "1"}
         env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        runs = folder / "work" / path.name if limits else path
         command = [sys.executable, "-c", START, *OPTIONS, f"--nbval-cell-timeout={cell_timeout:g}"]
-        command += ["--rootdir", str(path.parent), str(path)]
+        command += ["--rootdir", str(runs.parent), str(runs)]
+        task = b""
+        if limits:
+            env["LAB_WORK"] = str(runs.parent)
+            command, task = isolate.wrap(command, env, folder, path, limits, hidden, isolate.held())
+        outer = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")} | env
         cut = False
         with log.open("wb") as out:
-            process = subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command, cwd=folder, env=outer, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
+                start_new_session=bool(limits),
+            )  # fmt: skip
             try:
+                with process.stdin as put:
+                    put.write(task)
                 process.wait(timeout=total_timeout)
             except subprocess.TimeoutExpired:
                 cut = True
             finally:
+                if limits and process.poll() is None:
+                    _stop_keeper(process)
                 end_all(name)
                 process.wait()
-        text = book.read_text(encoding="utf-8") if book.exists() else ""
-        cells = [Cell(**json.loads(line)) for line in text.splitlines(True) if line.endswith("\n")]
+        cells = _cells(book)
         if not cells and not cut:
-            raise CourseError(f"nbval could not run {path}:\n{log.read_text(errors='replace')[-3000:]}")
-    if process.returncode < 0 and not cut:  # a cell may kill its parents, too
+            raise CourseError(f"nbval could not run {path}:\n{_end_of(log)}")
+    killed = process.returncode < 0 or process.returncode > 128  # the keeper says 128 + signal
+    if killed and not cut:  # a cell may kill its parents, too
         ran = {cell.cell for cell in cells}
         left = [cell.id for cell in notebook.read(path).cells if cell.cell_type == "code" and cell.id not in ran]
         cells += [Cell(name, "kernel died", "the process that runs the notebook was killed", []) for name in left[:1]]
     return Run({cell.cell: cell for cell in cells}, cut)
+
+
+def _stop_keeper(process: subprocess.Popen) -> None:
+    """Let the keeper end what it keeps, daemons too."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=10)
+
+
+def _cells(book: Path) -> list[Cell]:
+    """What was written about cells; a line that is none, which only a cell itself can have written, is left out."""
+    if not book.exists():
+        return []
+    with book.open("rb") as file:
+        text = file.read(BOOK_BYTES).decode("utf-8", "replace")
+    cells = []
+    for line in text.splitlines(True):
+        try:
+            cell = Cell(**json.loads(line))
+        except (ValueError, TypeError, RecursionError):
+            continue
+        if all(isinstance(part, str) for part in (cell.cell, cell.outcome, cell.message)) and _are_dicts(cell.report):
+            cells.append(cell)
+    return cells
+
+
+def _end_of(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 3000))
+        return file.read().decode("utf-8", "replace")
+
+
+def _are_dicts(lines) -> bool:
+    return isinstance(lines, list) and all(isinstance(line, dict) for line in lines)
 
 
 def end_all(name: str, patience: float = 10) -> None:

@@ -25,7 +25,12 @@ def table(result: dict) -> str:
 
 
 def junit(result: dict) -> str:
-    """JUnit XML: one test case per exercise, failed unless it earned all its points.
+    """JUnit XML of one result."""
+    return to_text(suite(result, result["lab"]))
+
+
+def suite(result: dict, name: str) -> ElementTree.Element:
+    """A JUnit test suite: one test case per exercise, failed unless it earned all its points.
 
     The points stand as properties of the suite and of each case, for JUnit itself knows passed and failed only.
     """
@@ -33,18 +38,28 @@ def junit(result: dict) -> str:
     broken = [row for row in rows if row["status"] not in ("passed", "failed", "not written yet")]
     failed = [row for row in rows if row["status"] in ("failed", "not written yet")]
     counts = {"tests": len(rows), "failures": len(failed), "errors": len(broken)}
-    suite = ElementTree.Element("testsuite", name=result["lab"], **{key: str(n) for key, n in counts.items()})
-    _properties(suite, points=result["points"], max_points=result["max_points"])
+    whole = ElementTree.Element("testsuite", name=xml_safe(name), **{key: str(n) for key, n in counts.items()})
+    _properties(whole, points=result["points"], max_points=result["max_points"])
     for row in rows:
-        case = ElementTree.SubElement(suite, "testcase", classname=result["lab"], name=row["id"])
+        case = ElementTree.SubElement(whole, "testcase", classname=result["lab"], name=row["id"])
         _properties(case, points=row["points"], max_points=row["max_points"])
         if row["status"] != "passed":
             kind = "error" if row in broken else "failure"
-            ElementTree.SubElement(case, kind, type=row["status"], message=NOT_IN_XML.sub("?", row["message"]))
+            ElementTree.SubElement(case, kind, type=row["status"], message=xml_safe(row["message"]))
     if result["notes"]:
-        ElementTree.SubElement(suite, "system-out").text = NOT_IN_XML.sub("?", "\n".join(result["notes"]))
-    ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+        ElementTree.SubElement(whole, "system-out").text = xml_safe("\n".join(result["notes"]))
+    return whole
+
+
+def xml_safe(text: str) -> str:
+    """`text` with a question mark for each character that XML cannot hold."""
+    return NOT_IN_XML.sub("?", text)
+
+
+def to_text(element: ElementTree.Element) -> str:
+    """XML as it is written to a file."""
+    ElementTree.indent(element)
+    return ElementTree.tostring(element, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def _properties(element: ElementTree.Element, **values: float) -> None:

@@ -12,6 +12,7 @@ It buys memory too: activations of one micro-batch at a time.
 import contextlib
 
 
+# exercise: lab1.accumulate
 def accumulate(model, microbatches, loss_fn):
     """Backward over k equal micro-batches, then one `model.average_gradients()`; returns the mean loss, detached ().
 

@@ -14,6 +14,7 @@ from lib.buckets import CAPACITY, flatten, plan_buckets, unflatten
 from lib.data_parallel.replicate import Replicated, gradient
 
 
+# exercise: lab1.reduce_bucket
 @torch.no_grad()
 def reduce_bucket(parameters, group=None, all_reduce=collectives.all_reduce):
     """Replace the gradients of these parameters by their means over the ranks of `group`. Sends: one all-reduce.

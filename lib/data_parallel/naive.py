@@ -16,6 +16,7 @@ from lib import collectives
 from lib.data_parallel.replicate import Replicated, gradient
 
 
+# exercise: lab1.average_gradients
 @torch.no_grad()
 def average_gradients(parameters, group=None, all_reduce=collectives.all_reduce):
     """Replace the gradient of each parameter by its mean over the ranks of `group`.

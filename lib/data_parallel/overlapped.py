@@ -25,6 +25,7 @@ from lib.buckets import CAPACITY, plan_tapered_buckets, slots
 from lib.data_parallel.replicate import Replicated
 
 
+# exercise: lab1.OverlappedDataParallel
 class OverlappedDataParallel(Replicated):
     """`module` on every rank; backward starts the all-reduce of a bucket as soon as its gradients are there.
 

@@ -34,6 +34,7 @@ from lib.collectives import p2p
 from lib.data_parallel.replicate import gradient
 
 
+# exercise: lab1.parameter_server_step
 def parameter_server_step(parameters, optimizer, backward, group=None):
     """One step in which every rank trains and rank 0 updates: pull, compute, push, update.
 

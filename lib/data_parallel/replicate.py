@@ -18,6 +18,7 @@ from torch import nn
 from lib import collectives
 
 
+# exercise: lab1.broadcast_parameters
 @torch.no_grad()
 def broadcast_parameters(module, group=None):
     """Give every rank of `group` rank 0's parameters and buffers, in place, frozen ones too, tied ones once.

@@ -10,6 +10,7 @@ ceil(n/N) examples, so that all take equally many steps; up to N-1 examples are 
 import torch
 
 
+# exercise: lab1.sample_indices
 def sample_indices(n, epoch, rank, world_size, seed=0):
     """(ceil(n/N),) int64: the examples 0..n-1 that `rank` sees in this `epoch`, in order. A pure function.
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from lib import collectives
 
 
+# exercise: lab1.weighted_loss
 def weighted_loss(loss_sum, count, group=None, all_reduce=collectives.all_reduce):
     """The loss to call backward on, such that the ranks' mean gradient is the gradient of the mean over all examples.
 
@@ -31,6 +32,7 @@ def weighted_loss(loss_sum, count, group=None, all_reduce=collectives.all_reduce
     return loss_sum * (dist.get_world_size(group) / total.item())
 
 
+# exercise: lab1.until_all_done
 def until_all_done(batches, group=None, all_reduce=collectives.all_reduce):
     """Yield this rank's next batch, or None once it has no more, until no rank has one: equally often on every rank.
 

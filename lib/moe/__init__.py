@@ -19,7 +19,6 @@ limited.py          experts on at most M ranks a token (DeepSeek-V2)        each
 gradients.py        experts beside data parallelism                         the experts' gradients over their copies,
                                                                             the others over all ranks
 gpt.py              a GPT whose every other MLP is a mixture                as its layers
-limited.py          a token's experts on M ranks at most (imported by name) each row once to every rank that needs it
 
 n tokens of one set, D hidden, E experts, k choices a token, C slots per expert and set, m kept pairs, ep ranks.
 

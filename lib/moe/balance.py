@@ -25,6 +25,7 @@ from torch import nn
 from lib.moe.choice import Choice, best, load
 
 
+# exercise: lab5.auxiliary_loss
 def auxiliary_loss(probabilities, first_choices):
     """E * sum_e f_e P_e, (): 1 where all is even, up to E where all tokens go to one expert; 0 for a set of no tokens.
 

@@ -48,6 +48,7 @@ def capacity(n, n_experts, k, factor):
     return math.ceil(Fraction(str(factor)) * k * n / n_experts)
 
 
+# exercise: lab5.keep
 def keep(choice, n_experts, C):
     """Give out the slots: all first choices in token order, then all second choices; who comes too late is dropped.
 

@@ -20,6 +20,7 @@ Sources: the einsums: GShard (Lepikhin et al. 2020, Algorithm 2); sorting: MegaB
 import torch
 
 
+# exercise: lab5.dispatch
 def dispatch(x, routing):
     """Copy each token to its experts: x (n, D) -> rows (m, D), in the order of the routing. Sends nothing.
 
@@ -29,6 +30,7 @@ def dispatch(x, routing):
     return x.index_select(0, routing.token)  # (m, D)
 
 
+# exercise: lab5.combine
 def combine(rows, routing, n):
     """Add each token's outputs, weighted: rows (m, D), in the order of the routing, -> (n, D). Sends nothing.
 

@@ -29,6 +29,7 @@ def exchange_counts(counts, group=None, all_to_all=collectives.all_to_all):
     return all_to_all(counts, group).view(dist.get_world_size(group), -1)  # (ep, E/ep)
 
 
+# exercise: lab5.exchange_rows
 def exchange_rows(rows, send_counts, receive_counts, group=None, all_to_all=collectives.all_to_all):
     """Rows to the ranks they are for: (sum(send_counts), D) -> (sum(receive_counts), D), by sender, each's in order.
 

@@ -28,6 +28,7 @@ from lib.moe.exchange import exchange_counts, exchange_rows
 from lib.moe.layer import MoE, run_experts
 
 
+# exercise: lab5.ExpertParallelMoE
 class ExpertParallelMoE(MoE):
     """This rank's part of `moe`, a `lib.moe.layer.MoE` that is alike on all ranks: x (..., D) -> (..., D).
 

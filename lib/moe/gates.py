@@ -20,6 +20,7 @@ import torch
 from lib.moe.choice import Choice, best
 
 
+# exercise: lab5.switch_gate
 def switch_gate(logits):
     """Each token to its best expert, weighted by the probability. logits (n, E) -> Choice with k = 1."""
     p = logits.softmax(-1)  # (n, E)
@@ -27,6 +28,7 @@ def switch_gate(logits):
     return Choice(experts, p.gather(1, experts), p)
 
 
+# exercise: lab5.top_k_gate
 def top_k_gate(logits, k):
     """Each token to its k best experts, the weights renormalised to add up to 1. logits (n, E) -> Choice.
 
@@ -39,6 +41,7 @@ def top_k_gate(logits, k):
     return Choice(experts, g / g.sum(-1, keepdim=True), p)
 
 
+# exercise: lab5.gshard_gate
 def gshard_gate(logits, uniform):
     """The two best experts; the second is taken with probability min(1, 2 w_2), w_2 its renormalised weight.
 

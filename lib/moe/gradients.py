@@ -40,6 +40,7 @@ def expert_parameters(model):
     return list(dict.fromkeys(p for layer in layers for p in layer.experts.parameters()))
 
 
+# exercise: lab5.reduce_gradients
 @torch.no_grad()
 def reduce_gradients(model, expert_dp_group, world=None, all_reduce=collectives.all_reduce):
     """Replace every gradient of `model` by that of the mean of all ranks' losses. Call it once, after backward.

@@ -19,6 +19,7 @@ micro-batches, so layers weigh most on the memory of the first.
 from itertools import accumulate
 
 
+# exercise: lab2.balance
 def balance(costs, p):
     """The best cut of layers with these costs into p stages: [range of stage 0's layers, range of stage 1's, ...].
 

@@ -27,6 +27,7 @@ from lib.pipeline.actions import Action, at_least_one
 from lib.pipeline.schedules import one_f_one_b, warmup_steady_cooldown
 
 
+# exercise: lab2.interleaved
 def interleaved(p, m, v):
     """1F1B with v stages per rank, stage s on rank s mod p. Returns a list per rank; with v = 1 it is one_f_one_b.
 

@@ -41,12 +41,14 @@ def relay(p, m=1):
     return [[Action(rank, kind, j) for j in range(m) for kind in "FB"] for rank in range(p)]
 
 
+# exercise: lab2.gpipe
 def gpipe(p, m):
     """All m forwards, then all m backwards. Returns a list per rank."""
     at_least_one(p=p, m=m)
     return [[Action(rank, kind, j) for kind in "FB" for j in range(m)] for rank in range(p)]
 
 
+# exercise: lab2.one_f_one_b
 def one_f_one_b(p, m):
     """Fill the pipeline, then one forward, one backward. Returns a list per rank.
 

@@ -33,6 +33,7 @@ class NewestOnly:
         change(self.newest)
 
 
+# exercise: lab2.WeightStash
 class WeightStash:
     """The versions of one stage's weights that are still needed: the newest, and what mini-batches under way have read.
 

@@ -27,6 +27,7 @@ together, on every rank. That is the peak of 1F1B's rank 0, so the largest GPU n
 from lib.pipeline.actions import Action, at_least_one
 
 
+# exercise: lab2.zb_h1
 def zb_h1(p, m):
     """1F1B with B split into I and W, W put off by i micro-batches on rank i. Returns a list per rank."""
     at_least_one(p=p, m=m)

@@ -23,6 +23,7 @@ from lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear, 
 from lib.tensor_parallel.shards import divide
 
 
+# exercise: lab3.ParallelAttention
 class ParallelAttention(nn.Module):
     """A rank's heads of a `lib.model.Attention`: (B, T, D) -> (B, T, D); in sequence parallel both (B, T/tp, D).
 

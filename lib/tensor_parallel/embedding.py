@@ -32,6 +32,7 @@ def own_rows(ids, rows, group=None):
     return row.masked_fill(elsewhere, 0), elsewhere
 
 
+# exercise: lab3.vocab_parallel_embedding
 def vocab_parallel_embedding(tokens, weight, group=None, leave=reduce_from_group):
     """The vectors of `tokens`: (B, T) int64, replicated -> (B, T, D), replicated.
 

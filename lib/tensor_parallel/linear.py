@@ -22,6 +22,7 @@ from lib.tensor_parallel.mappings import copy_to_group, reduce_from_group
 from lib.tensor_parallel.shards import own_part
 
 
+# exercise: lab3.column_parallel
 def column_parallel(x, linears, group=None, enter=copy_to_group):
     """This rank's columns of x A + a, for each of the layers: (B, T, D), replicated -> [(B, T, F/tp), ...], sharded.
 
@@ -33,6 +34,7 @@ def column_parallel(x, linears, group=None, enter=copy_to_group):
     return [F.linear(x, linear.weight, linear.bias) for linear in linears]  # (B, T, F/tp)  sharded on dim -1
 
 
+# exercise: lab3.row_parallel
 def row_parallel(x, linear, group=None, leave=reduce_from_group):
     """x B + b of all ranks' columns of x: (B, T, D/tp), sharded -> (B, T, F), replicated.
 

@@ -21,6 +21,7 @@ from lib.tensor_parallel.embedding import own_rows
 REDUCE = {"mean": torch.mean, "sum": torch.sum}
 
 
+# exercise: lab3.vocab_parallel_cross_entropy
 def vocab_parallel_cross_entropy(logits, targets, group=None, reduction="mean", all_reduce=collectives.all_reduce):
     """-log p(target) in nats, the "mean" or the "sum" over all B*T tokens, alike on all ranks: ().
 

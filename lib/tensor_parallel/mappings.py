@@ -32,6 +32,7 @@ from lib import collectives
 from lib.tensor_parallel.shards import divide, whole
 
 
+# exercise: lab3.copy_to_group
 def copy_to_group(x, group=None, all_reduce=collectives.all_reduce):
     """f: x, replicated, into the tensor-parallel region. Returns x, any shape.
 
@@ -41,6 +42,7 @@ def copy_to_group(x, group=None, all_reduce=collectives.all_reduce):
     return _Copy.apply(x, group, all_reduce)
 
 
+# exercise: lab3.reduce_from_group
 def reduce_from_group(x, group=None, all_reduce=collectives.all_reduce):
     """g: the sum over the ranks of x, each rank's partial result; any shape, a new tensor, replicated.
 

@@ -26,6 +26,7 @@ from lib.tensor_parallel.linear import column_parallel, row_parallel
 from lib.tensor_parallel.shards import divide, whole
 
 
+# exercise: lab3.gather_sequence
 def gather_sequence(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
     """G: every rank's tokens, in rank order, on every rank: (B, T/tp, D) -> (B, T, D).
 
@@ -35,6 +36,7 @@ def gather_sequence(x, group=None, all_gather=collectives.all_gather, reduce_sca
     return _GatherSequence.apply(x, group, all_gather, reduce_scatter)
 
 
+# exercise: lab3.scatter_sequence
 def scatter_sequence(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
     """S: x, each rank's partial result, summed over the ranks; this rank's tokens of it: (B, T, D) -> (B, T/tp, D).
 
@@ -54,6 +56,7 @@ def sequence_rows(x, linear, group=None, leave=scatter_sequence):
     return row_parallel(x, linear, group, leave)
 
 
+# exercise: lab3.sum_gradients
 @torch.no_grad()
 def sum_gradients(parameters, group=None, all_reduce=collectives.all_reduce):
     """Replace the gradients of these parameters by their sums over the ranks of `group`.

@@ -29,6 +29,7 @@ def split_dim(name):
     return next((dim for ending, dim in SPLIT.items() if name.endswith(ending)), None)
 
 
+# exercise: lab3.split_state_dict
 def split_state_dict(state, rank, tp):
     """Rank `rank`'s {name: tensor} of tp, copies, from the whole model's. Pure: no ranks needed.
 

@@ -27,6 +27,7 @@ from lib.zero.passing import on_backward
 from lib.zero.unit import Unit
 
 
+# exercise: lab4.FSDP
 class FSDP:
     """`module`, each rank of `group` with its shard of it; called, it calls `module`.
 

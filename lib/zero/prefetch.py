@@ -19,6 +19,7 @@ from lib import collectives
 from lib.zero.fsdp import FSDP
 
 
+# exercise: lab4.PrefetchingFSDP
 class PrefetchingFSDP(FSDP):
     """FSDP, with all communication on the communication thread, beside compute. Used alike.
 

@@ -16,6 +16,7 @@ from lib import collectives
 from lib.zero.zero1 import gather_parameters, reduce_gradients
 
 
+# exercise: lab4.Unit
 class Unit:
     """The flats of one unit, sharded. flats: one per dtype and parameter group; the frozen ones apart."""
 

@@ -71,6 +71,7 @@ def test_the_right_one_is_used_from_then_on_and_one_line_is_reported(tmp_path, m
     (line,) = (tmp_path / "report").read_text().splitlines()
     assert json.loads(line) == {
         "id": "pair", "points": 1, "max_points": 5, "message": "three: the number: expected 3, got 4",
+        "hint": "you counted from 1.",
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ class CheckFailed(Exception):
     """A claim does not hold."""
 
 
-def check(name, claims):
+def check(name, claims, hint="Try it by hand."):
     """Print a verdict on (points, what, test) claims and append a report line, as lib.check does."""
     earned, wrong = 0, []
     lines = [name]
@@ -31,7 +31,7 @@ def check(name, claims):
     full = sum(points for points, _, _ in claims)
     print("\\n".join([*lines, f"{earned} of {full} points"]))
     if "LAB_REPORT" in os.environ:
-        line = {"id": name, "points": earned, "max_points": full, "message": (wrong or [""])[0]}
+        line = {"id": name, "points": earned, "max_points": full, "message": (wrong or [""])[0], "hint": hint}
         with open(os.environ["LAB_REPORT"], "a") as book:
             book.write(json.dumps(line) + "\\n")
     if wrong:

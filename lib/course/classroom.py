@@ -1,0 +1,145 @@
+"""Grade a class: every submission in a process of its own, some at a time, each once.
+
+    submissions/  --one `python -m lib.course grade` each-->  out/students/alice.json      (result, and its key)
+                                                              out/points.csv, ...          (feedback.py)
+
+A student whose file in students/ carries today's key (submissions.py) is not graded again: an interrupted run goes on
+where it stopped, and a corrected check regrades everybody. No times, paths or process ids are stored, so the same
+folder graded twice gives the same bytes. Submissions are only read.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from . import grade, notebook, submissions
+from .notebook import CourseError
+from .submissions import Submission, Terms
+
+AFTER_LIMIT = 120  # seconds that a grading process may take beyond its notebook's total limit
+POLL = 0.1  # seconds between two looks at what runs
+
+
+def grade_class(folder: Path, out: Path, terms: Terms, jobs: int) -> list[dict]:
+    """Grade all submissions in `folder`, `jobs` at a time; returns their records, by student.
+
+    A record is {"student", "key", "result" (see grade.grade_notebook), "trouble"}; where the grader itself failed,
+    "result" is None, "trouble" says why, and the next run tries again. Raises CourseError where nothing can be graded.
+    """
+    folder, out = folder.resolve(), out.resolve()
+    if out.is_relative_to(folder):
+        raise CourseError(f"--out {out} lies inside the submissions: choose another folder")
+    class_ = submissions.find(folder, terms.lab)
+    version = submissions.version(terms)
+    keys = {one.student: submissions.key(one, version) for one in class_}
+    students = out / "students"
+    students.mkdir(parents=True, exist_ok=True)
+    records = {one.student: _finished(students, one.student, keys[one.student]) for one in class_}
+    waiting = [one for one in class_ if records[one.student] is None]
+    with tqdm(total=len(class_), initial=len(class_) - len(waiting), desc=terms.lab, unit=" notebooks") as bar:
+        for one, result, trouble in _graded(waiting, [folder, out], terms, jobs):
+            record = {"student": one.student, "key": keys[one.student], "result": result, "trouble": trouble}
+            records[one.student] = record
+            if result is not None:
+                write(students / f"{one.student}.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
+            bar.update()
+    return [records[one.student] for one in class_]
+
+
+def write(path: Path, text: str) -> None:
+    """Write `text` in one step: the file is there in full or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8", newline="")
+    os.replace(part, path)
+
+
+def _finished(students: Path, student: str, wanted: str) -> dict | None:
+    """The record of a student who was graded under this key, else None."""
+    try:
+        record = json.loads((students / f"{student}.json").read_text(encoding="utf-8"))
+        return record if record["key"] == wanted and record["student"] == student else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One notebook being graded. answer: where its result goes; what else is said goes to a file beside it."""
+
+    one: Submission
+    answer: Path
+    process: subprocess.Popen
+    deadline: float
+
+
+def _graded(
+    waiting: list[Submission], hidden: list[Path], terms: Terms, jobs: int
+) -> Iterator[tuple[Submission, dict | None, str]]:
+    """(submission, result or None, trouble), as they are finished. On the way out, what still runs is ended."""
+    for one in waiting:
+        if one.path is None:
+            yield one, grade.nothing(terms.lab, terms.root, one.trouble), ""
+    left = [one for one in waiting if one.path]
+    running: list[_Job] = []
+    with tempfile.TemporaryDirectory(prefix="lab-class-") as home:
+        try:
+            while left or running:
+                while left and len(running) < jobs:
+                    answer = Path(home, f"{len(left)}.json")
+                    running.append(_start(left.pop(0), answer, hidden, terms))
+                time.sleep(POLL)
+                for job in [job for job in running if job.process.poll() is not None]:
+                    running.remove(job)
+                    yield job.one, *_outcome(job)
+                for job in running:
+                    if time.monotonic() > job.deadline:
+                        _end(job)
+        finally:
+            for job in running:
+                job.process.terminate()  # all at once, for each takes a moment to end what it started
+            for job in running:
+                _end(job)
+
+
+def _start(one: Submission, answer: Path, hidden: list[Path], terms: Terms) -> _Job:
+    """Start grading one notebook, in a session of its own: Ctrl-C reaches us, and we end it in good order."""
+    command = [sys.executable, "-m", "lib.course", "--root", terms.root, "grade", one.path, "--lab", terms.lab]
+    command += ["--json", answer, "--limits", json.dumps(asdict(terms.limits))]
+    command += ["--cell-timeout", str(terms.cell_timeout), "--total-timeout", str(terms.total_timeout)]
+    for folder in hidden:
+        command += ["--hide", folder]
+    path = os.pathsep.join(filter(None, [str(notebook.ROOT), os.environ.get("PYTHONPATH")]))
+    with answer.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=log, start_new_session=True,
+        )  # fmt: skip
+    return _Job(one, answer, process, time.monotonic() + terms.total_timeout + AFTER_LIMIT)
+
+
+def _end(job: _Job) -> None:
+    """End one grading process; it ends what it started, and its keeper goes with it if it cannot."""
+    job.process.terminate()
+    try:
+        job.process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        job.process.kill()
+        job.process.wait()
+
+
+def _outcome(job: _Job) -> tuple[dict | None, str]:
+    """(result, "") of a process that has ended, or (None, what it said last)."""
+    if job.process.returncode == 0:
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads(job.answer.read_text(encoding="utf-8")), ""
+    said = job.answer.with_suffix(".log").read_text(encoding="utf-8", errors="replace").strip()
+    return None, grade.plain(said[-400:]) or f"the grader ended with code {job.process.returncode}"

@@ -1,0 +1,166 @@
+"""Runs one command shut in: started by isolate.py, with the standard library only.
+
+    grader  --starts-->  keeper  --starts-->  init  --starts-->  pytest, kernel, ranks, anything
+                         (waits)              |<---- sealed: they see only each other, no network ---->|
+                                              reaps orphans, ends whoever holds too much memory
+
+Sealed (Linux, where namespaces can be made: by root, or by an ordinary user in a user namespace of its own): init is
+process 1 of a PID namespace, so that the kernel itself ends all that is left when it goes; of the network only
+loopback is there; every file system is read-only but for a bounded one in memory, the work folder; the folders to
+hide (the home, the solutions, the others' submissions) are empty. Else (open) the keeper does init's part as a
+"child subreaper", and the rest is not prevented. In both, limits per process, and root becomes a user of its own.
+
+See seal.py, pid_namespaces(7), prctl(2), getrlimit(2).
+"""
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from lib.course import seal
+
+FIRST_USER = 1_000_000_000  # root becomes user FIRST_USER + pid, whom nobody else is and who owns nothing
+BROKEN = 70  # exit code: the keeper itself could not do its work
+LINUX = sys.platform == "linux"
+
+
+def main(task: dict) -> int:
+    """Run task["command"]; returns its exit code, 128 + n if signal n ended it. Keys of task: see isolate.wrap."""
+    if LINUX:
+        seal.call("prctl", seal.SUBREAPER, 1, 0, 0, 0)
+        seal.call("prctl", seal.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    user = FIRST_USER + os.getpid() if task["drop"] else None
+    if task["drop"]:
+        os.chmod(os.path.dirname(task["work"]), 0o755)
+        for path in [task["work"], *task["writable"]]:
+            os.chown(path, user, user)
+    if not task["sealed"]:
+        shutil.copy(task["notebook"], task["work"])
+        return _tend(task, user)
+    seal.unshare()
+    init = os.fork()
+    if init == 0:
+        seal.call("prctl", seal.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        seal.close(task, user)
+        os._exit(_tend(task, user))
+    try:
+        return _exit_code(os.waitpid(init, 0)[1])
+    except SystemExit:  # we were told to stop
+        os.kill(init, signal.SIGKILL)
+        os.waitpid(init, 0)
+        raise
+
+
+def _tend(task: dict, user: int | None) -> int:
+    """Start the command, reap what becomes ours, keep all memory within the limit; in the end, end all that runs."""
+    first = os.fork()
+    if first == 0:
+        try:
+            _confine(task["limits"], user)
+            os.chdir(task["work"])
+            os.execvpe(task["command"][0], task["command"], task["env"])
+        except OSError as error:
+            print(f"keeper: {error}", file=sys.stderr, flush=True)
+        os._exit(BROKEN)
+    looked = 0.0
+    try:
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == first:
+                return _exit_code(status)
+            if pid == 0:
+                time.sleep(0.02)
+            if time.monotonic() - looked > 0.2:
+                looked = time.monotonic()
+                ours, most = _descendants(os.getpid()), task["limits"]["total"]
+                if sum(map(_at_most, ours)) > most:
+                    held = {pid: _held(pid) for pid in ours}
+                    if sum(held.values()) > most:
+                        _kill(max(held, key=held.get))
+    finally:
+        while os.getpid() != 1 and (left := _descendants(os.getpid())):  # sealed, the kernel ends them with us
+            for pid in left:
+                _kill(pid)
+            while _reaped():
+                pass
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _reaped() -> bool:
+    """Whether there was a dead child to take away."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return False
+
+
+def _exit_code(status: int) -> int:
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _confine(limits: dict, user: int | None) -> None:
+    """In the process that becomes the command: its limits, and no privilege left."""
+    if user:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    if LINUX:
+        seal.call("prctl", seal.NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+        seal.call("prctl", seal.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    for what, key in (("CPU", "seconds"), ("DATA", "memory"), ("NPROC", "processes"), ("FSIZE", "files"), ("CORE", "")):
+        which = getattr(resource, f"RLIMIT_{what}")
+        most = resource.getrlimit(which)[1]
+        wanted = int(limits[key]) if key else 0
+        wanted = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        resource.setrlimit(which, (wanted, wanted))
+
+
+def _descendants(root: int) -> list[int]:
+    """The processes below `root`; where there is no /proc, none is known."""
+    parents = {}
+    for name in os.listdir("/proc") if LINUX else ():
+        if name.isdigit():
+            try:
+                parents[int(name)] = int(Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue  # gone meanwhile
+    below, new = set(), {root}
+    while new := {pid for pid, parent in parents.items() if parent in new} - below:
+        below |= new
+    return sorted(below)
+
+
+def _at_most(pid: int) -> int:
+    """Bytes of memory that this process holds, without files'. Quick; what forks share is counted for each."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()
+    except OSError:
+        return 0
+    return (int(pages[1]) - int(pages[2])) * resource.getpagesize()
+
+
+def _held(pid: int) -> int:
+    """Bytes of memory that this process holds, its part of what is shared included. Slow: a walk of its pages."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return 1024 * int(next((line.split()[1] for line in lines if line.startswith("Pss:")), 0))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        sys.exit(main(json.loads(sys.stdin.read())))
+    except OSError as error:
+        sys.exit(print(f"keeper: {error}", file=sys.stderr) or BROKEN)

@@ -1,0 +1,88 @@
+"""Who handed in what, and the key under which it is graded.
+
+    submissions/alice.ipynb                              alice
+    submissions/bob/.../lab1_data_parallel.ipynb         bob: any depth, so nbgrader's layout, too
+
+The key is a hash of the notebook's bytes, of the lab (its solution, and all of lib, which its checks run), of the
+grader (lib/course) and of the limits: all that points depend on, and neither a time nor a path.
+"""
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from . import notebook
+from .isolate import Limits
+from .notebook import CourseError
+
+
+@dataclass(frozen=True)
+class Submission:
+    """student: a name. path: the notebook; None if there is none to grade, and `trouble` says why."""
+
+    student: str
+    path: Path | None
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a class is graded by: the lab's name, where the course lies, seconds per cell and in all, and limits."""
+
+    lab: str
+    root: Path
+    cell_timeout: float
+    total_timeout: float
+    limits: Limits = Limits()  # noqa: RUF009  (frozen)
+
+
+def find(folder: Path, lab: str) -> list[Submission]:
+    """The students of a class, by name: notebooks in `folder`, and folders in it with a notebook somewhere below.
+
+    Raises CourseError if there are none, or two of one name.
+    """
+    found = []
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            found.append(_in_folder(entry, lab))
+        elif entry.suffix == ".ipynb":
+            link = entry.is_symlink() or not entry.is_file()
+            trouble = f"{entry.name} is a link, not a file" if link else ""
+            found.append(Submission(entry.stem, None if link else entry, trouble))
+    names = [one.student for one in found]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise CourseError(f"{folder} has both a file and a folder for {', '.join(sorted(twice))}: remove one of each")
+    if not found:
+        raise CourseError(f"no notebook in {folder}: give a folder with NAME.ipynb or NAME/...ipynb per student")
+    return found
+
+
+def _in_folder(folder: Path, lab: str) -> Submission:
+    """One student's folder: its notebook with the lab's name, else its only one."""
+    every = [path for path in sorted(folder.rglob("*.ipynb")) if path.is_file() and not path.is_symlink()]
+    every = [path for path in every if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    named = [path for path in every if path.stem == lab] or every
+    if len(named) == 1:
+        return Submission(folder.name, named[0])
+    which = ", ".join(str(path.relative_to(folder)) for path in named)
+    return Submission(folder.name, None, f"{len(named)} notebooks ({which}); name one {lab}.ipynb" if named else "none")
+
+
+def version(terms: Terms) -> str:
+    """The hash of what all students of a class share: the lab, the grader and the terms."""
+    total = hashlib.sha256(f"{terms.cell_timeout} {terms.total_timeout} {asdict(terms.limits)}".encode())
+    solution = notebook.solution_path(terms.root, terms.lab)
+    for file in [solution, *sorted((notebook.ROOT / "lib").rglob("*.py"))]:
+        total.update(hashlib.sha256(file.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def key(one: Submission, version: str) -> str:
+    """The hash of all that this student's points depend on; `version` is that of the class."""
+    total = hashlib.sha256(f"{version} {one.trouble}".encode())
+    if one.path:
+        with one.path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()

@@ -1,0 +1,133 @@
+"""What a lab asks for, taken out of lib's source; a call that puts in compiled code stands where it stood.
+
+    # exercise: lab0.ring_all_reduce             # exercise: lab0.ring_all_reduce
+    def ring_all_reduce(tensor, group=None):     def ring_all_reduce(tensor, group=None):
+        \"\"\"Reduce `tensor` ...\"\"\"                   \"\"\"Reduce `tensor` ...\"\"\"
+        with line(tensor) as x:           --->       raise NotImplementedError
+            ...
+
+                                                 ring_all_reduce = reference("lab0.ring_all_reduce", globals())
+
+The marker is the line above the definition: a function or class at the top of a module (above its decorators), or a
+`key=lambda ...`. Of a class, its docstring and the signatures of its public methods stay. Everything around stays as it
+is, so the rest of lib runs as before.
+"""
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .notebook import CourseError
+
+MARKER = re.compile(r"\s*# exercise: (?P<lab>lab\d+)\.(?P<name>\w+)")
+LIKE_A_MARKER = re.compile(r"^\s*#+\s*exercise\b", re.IGNORECASE)
+IMPORT = "from lib.reference import reference  # until the lab is over: see lib/reference.py"
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class Marked:
+    """One marked definition. first, last: its lines, counted from 1, decorators included; the marker stands above."""
+
+    lab: str
+    name: str
+    node: ast.stmt | ast.keyword
+    first: int
+    last: int
+
+    @property
+    def key(self) -> str:
+        """ "lab0.ring_all_reduce": what the compiled code is asked for by."""
+        return f"{self.lab}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What was taken out: its source, and the line of the remaining source that its tracebacks shall name."""
+
+    text: str
+    line: int
+
+
+def marked(source: str) -> list[Marked]:
+    """The marked definitions of a module, in order. Raises CourseError for a marker that stands above none."""
+    tree = ast.parse(source)
+    starts = {_first_line(node): node for node in tree.body if isinstance(node, (*FUNCTIONS, ast.ClassDef))}
+    starts |= {k.lineno: k for k in ast.walk(tree) if isinstance(k, ast.keyword) and isinstance(k.value, ast.Lambda)}
+    found = []
+    for number, line in enumerate(source.splitlines(), 1):
+        marker = MARKER.fullmatch(line)
+        if not marker and LIKE_A_MARKER.match(line):
+            raise CourseError(f"line {number}: {line.strip()!r} is no marker: write '# exercise: lab0.function_name'")
+        if not marker:
+            continue
+        node = starts.get(number + 1)
+        if node is None or getattr(node, "name", marker["name"]) != marker["name"]:
+            raise CourseError(f"line {number}: {line.strip()!r} must stand right above the definition of that name")
+        found.append(Marked(marker["lab"], marker["name"], node, number + 1, node.end_lineno))
+    return found
+
+
+def withhold(source: str, keep: Iterable[str] = ()) -> tuple[str, dict[str, Definition]]:
+    """(the source without its marked definitions, {"lab0.ring_all_reduce": its Definition}).
+
+    keep: labs whose definitions stay as they are. Raises CourseError for a marker or a definition that will not do.
+    """
+    taken = [one for one in marked(source) if one.lab not in set(keep)]
+    if not taken:
+        return source, {}
+    lines = source.splitlines()
+    docstring = _docstring(ast.parse(source))
+    begin = docstring.end_lineno if docstring else 0
+    kept, definitions = [*lines[:begin], "", IMPORT], {}
+    for one in taken:
+        kept += lines[begin : one.first - 1]
+        begin = one.last
+        if isinstance(one.node, ast.keyword):
+            if not re.fullmatch(r",?\s*(#.*)?", lines[one.last - 1][one.node.end_col_offset :]):
+                raise CourseError(f"line {one.last}: nothing but a comma may follow the exercise {one.key}")
+            text = f"{one.name} = {ast.get_source_segment(source, one.node.value)}"
+            indent = " " * one.node.col_offset
+            kept.append(f'{indent}{one.node.arg}=reference("{one.key}", globals()),')
+            definitions[one.key] = Definition(text, len(kept))
+        else:
+            stub = _stub(one.node, lines)
+            definitions[one.key] = Definition("\n".join(lines[one.first - 1 : one.last]), len(kept) + 1)
+            kept += [*stub, "", "", f'{one.name} = reference("{one.key}", globals())']
+    return "\n".join([*kept, *lines[begin:]]) + "\n", definitions
+
+
+def _stub(node: ast.stmt, lines: list[str]) -> list[str]:
+    """The lines of a definition that stay: decorators, signature, docstring; of a class, its public methods' too."""
+    docstring = _docstring(node)
+    if docstring is None or node.body[0].lineno == node.lineno:
+        raise CourseError(f"line {node.lineno}: {node.name} is an exercise, so it needs a docstring on its own lines")
+    stub = lines[_first_line(node) - 1 : docstring.end_lineno]
+    if isinstance(node, FUNCTIONS):
+        return [*stub, " " * docstring.col_offset + "raise NotImplementedError"]
+    for method in node.body:
+        public = isinstance(method, FUNCTIONS) and (method.name == "__init__" or not method.name.startswith("_"))
+        if public and method.body[0].lineno > method.lineno:
+            told = _docstring(method)
+            ends = told.end_lineno if told else _before_comments(method, lines)
+            indent = " " * method.body[0].col_offset
+            stub += ["", *lines[_first_line(method) - 1 : ends], f"{indent}raise NotImplementedError"]
+    return stub
+
+
+def _before_comments(method: ast.stmt, lines: list[str]) -> int:
+    """The last line of the signature of a method without a docstring; comments above its first statement go."""
+    last = method.body[0].lineno - 1
+    while lines[last - 1].strip().startswith("#"):
+        last -= 1
+    return last
+
+
+def _first_line(node: ast.stmt) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def _docstring(node: ast.AST) -> ast.stmt | None:
+    first = node.body[0] if node.body else None
+    return first if first is not None and ast.get_docstring(node, clean=False) is not None else None

@@ -1,0 +1,210 @@
+"""Lab 0 in JupyterLab as a student sees it, in a real browser: hint, points, slider, stop button, nothing left behind.
+
+Needs Chromium (Debian: `apt-get install chromium`) and Playwright, which drives it (`pip install -e '.[browser]'`).
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+
+import psutil
+import pytest
+
+from lib.course import nbval_run, notebook
+from lib.course.notebook import ROOT
+
+pytest.importorskip("playwright", reason="not run: playwright is not installed (pip install -e '.[browser]')")
+from playwright.sync_api import sync_playwright
+
+LAB = "lab0_concepts"
+PATIENCE = 120  # seconds for anything, on a machine that does ten things at once
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+FLAGS += ["--disable-component-update", "--disable-quic"]
+WRONG = """def send_recv(tensor, to, frm):
+    if to == dist.get_rank():
+        return tensor.clone()
+    out = torch.empty_like(tensor)
+    work = dist.isend(tensor, frm)
+    dist.recv(out, to)
+    work.wait()
+    return out
+"""
+HANGS = """def send_recv(tensor, to, frm):
+    while True:
+        time.sleep(0.01)
+"""
+
+
+def until(holds, what):
+    """Wait until holds() is true; returns it."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := holds()):
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE} s"
+        time.sleep(0.05)
+    return found
+
+
+def name_of(process):
+    """A process's name; "" once it has ended."""
+    try:
+        return process.name() if process.status() != psutil.STATUS_ZOMBIE else ""
+    except psutil.NoSuchProcess:
+        return ""
+
+
+class Lab:
+    """One notebook, open in a page: what a student does with it and sees in it."""
+
+    def __init__(self, page):
+        self.page = page
+
+    def js(self, body, *given):
+        return self.page.evaluate(
+            f"given => {{ const panel = window.jupyterapp.shell.currentWidget; {body} }}", [*given]
+        )
+
+    def idle(self):
+        return self.js("return panel?.sessionContext?.session?.kernel?.status") == "idle"
+
+    def go_to(self, cell_id):
+        """Scroll to a cell, and make it the active one."""
+        found = self.js(
+            "const place = panel.content.widgets.findIndex(cell => cell.model.id === given[0]);"
+            "panel.content.activeCellIndex = place; panel.content.mode = 'command'; panel.activate();"
+            "panel.content.scrollToItem(place, 'start'); return place",
+            cell_id,
+        )
+        assert found >= 0, cell_id
+        self.page.wait_for_selector(".jp-Notebook .jp-CodeCell.jp-mod-active")
+
+    def write(self, cell_id, source):
+        """Replace a cell's text, as by selecting all and pasting."""
+        self.go_to(cell_id)
+        self.page.locator(".jp-mod-active .cm-content").click()
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.insert_text(source)
+
+    def start(self, cell_id):
+        """Run a cell with Control-Enter, and come back while it runs."""
+        self.go_to(cell_id)
+        self.js("panel.content.activeCell.model.clearExecution()")
+        self.page.locator(".jp-mod-active .cm-content").click()
+        self.page.keyboard.press("Control+Enter")
+
+    def run(self, cell_id):
+        """Run a cell to its end; returns what is to be read below it."""
+        self.start(cell_id)
+        count = "return panel.content.activeCell.model.executionCount"
+        until(lambda: self.js(count) is not None and self.idle(), f"the end of cell {cell_id}")
+        return self.shown()
+
+    def shown(self):
+        """The text below the active cell."""
+        return "\n".join(self.page.locator(".jp-mod-active .jp-Cell-outputArea").all_inner_texts())
+
+    def figures(self):
+        """The pictures below the active cell, as the addresses of their data."""
+        pictures = self.page.locator(".jp-mod-active .jp-Cell-outputArea img")
+        return pictures.evaluate_all("them => them.map(one => one.src)")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip("not run: no Chromium here (Debian: apt-get install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        started = psutil.Process().children(recursive=True)
+        browser.close()
+    until(lambda: not any("chrom" in name_of(process) for process in started), "the end of the browser")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """(address of JupyterLab, a name that it and all it starts carry); its settings are nobody's own."""
+    folder, name = tmp_path_factory.mktemp("jupyterlab"), uuid.uuid4().hex
+    (folder / "labs").mkdir()
+    shutil.copy(notebook.lab_path(ROOT, LAB), folder / "labs")
+    own = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
+    own += ("JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "LAB_"))}
+    env |= {key: str(folder / key.lower()) for key in own} | {nbval_run.NAME: name}
+    options = ["--no-browser", "--allow-root", "--ServerApp.port=0", f"--ServerApp.root_dir={folder / 'labs'}"]
+    options += [f"--IdentityProvider.token={name}", "--LabApp.expose_app_in_browser=True", "--LabApp.news_url="]
+    options += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    with (folder / "log.txt").open("wb") as log:
+        command = [sys.executable, "-m", "jupyterlab", *options]
+        process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+        try:
+            runtime = folder / "jupyter_runtime_dir"
+            (written,) = until(lambda: [*runtime.glob("jpserver-*.json")], "JupyterLab's start")
+            port = until(lambda: json.loads(written.read_text() or "{}").get("port"), "JupyterLab's port")
+            yield f"http://localhost:{port}/lab/tree/{LAB}.ipynb?token={name}", name
+            process.terminate()
+            process.wait(PATIENCE)
+            until(lambda: not nbval_run.carriers(name), "the end of all that JupyterLab started")
+        finally:
+            nbval_run.end_all(name)
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def lab(browser, server):
+    page = browser.new_page(viewport={"width": 1200, "height": 1400})
+    page.goto(server[0], timeout=PATIENCE * 1000)
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=PATIENCE * 1000)
+    lab = Lab(page)
+    until(lab.idle, "a kernel")
+    set_up = notebook.read(notebook.lab_path(ROOT, LAB))
+    for cell in set_up.cells:
+        if notebook.role(cell) == "setup":
+            assert "Error" not in lab.run(cell.id)
+    return lab
+
+
+def test_a_wrong_answer_gets_its_hint_and_a_right_one_its_points(lab):
+    solution = notebook.read(notebook.solution_path(ROOT, LAB))
+    right = next(cell.source for cell in solution.cells if cell.id == "send-recv-answer")
+    assert "not written yet" in lab.run("send-recv-answer") + lab.run("send-recv-check")
+    for answer in (WRONG, right):
+        lab.write("send-recv-answer", answer)
+        assert lab.run("send-recv-answer") == ""
+        told = lab.run("send-recv-check")
+        if answer is WRONG:
+            assert "Usual cause:" in told and "CheckFailed" in told and "10 of 10" not in told
+        else:
+            assert "10 of 10 points" in told and "Error" not in told and "CheckFailed" not in told
+    assert "running lib's" not in lab.run("send-recv-figure") and lab.figures()
+
+
+def test_a_slider_moves_the_figure(lab):
+    lab.run("walls-explore")
+    (before,) = until(lab.figures, "the explorer's figure")
+    handle = lab.page.locator(".jp-mod-active .jupyter-widgets .noUi-handle").first
+    handle.wait_for(timeout=PATIENCE * 1000)
+    handle.focus()
+    lab.page.keyboard.press("ArrowRight")
+    until(lambda: lab.figures() not in ([], [before]), "another figure")
+    assert len(lab.figures()) == 1
+
+
+def test_stop_ends_a_cell_that_hangs_and_the_next_one_runs(lab, server):
+    lab.run("ranks-hello")  # the forkserver stays, ranks do not
+    before = len(nbval_run.carriers(server[1]))
+    lab.write("send-recv-answer", HANGS)
+    lab.run("send-recv-answer")
+    lab.start("send-recv-check")
+    until(lambda: len(nbval_run.carriers(server[1])) > before + 1, "ranks that hang")
+    assert not lab.idle()
+    lab.page.locator("[data-command='notebook:interrupt-kernel']").first.click()
+    until(lab.idle, "the end of a cell that was stopped")
+    assert "KeyboardInterrupt" in lab.shown()
+    until(lambda: len(nbval_run.carriers(server[1])) <= before, "the end of the ranks")
+    assert "I am rank 3 of 4" in lab.run("ranks-hello")

@@ -1,0 +1,168 @@
+"""What a notebook's code can reach while it is graded: tried from within, in each way that this machine allows."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+from class_tools import LIMITS, left_running
+
+from lib.course import isolate
+from lib.course.notebook import ROOT
+
+ROOT_USER = os.geteuid() == 0
+MODES = {"sealed": isolate.Held(True, ROOT_USER, ""), "open": isolate.Held(False, False, "")}
+
+LOOK = """
+import json, os, pathlib, socket, sys
+def tried(f):
+    try:
+        return f() and "yes"
+    except OSError as error:
+        return type(error).__name__
+server = socket.create_server(("127.0.0.1", 0))
+told = {
+    "environment": dict(os.environ), "cwd": os.getcwd(), "here": sorted(os.listdir(".")), "uid": os.getuid(),
+    "loopback": tried(lambda: socket.create_connection(server.getsockname(), timeout=5)),
+    "outside": tried(lambda: socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=5)),
+    "interfaces": [name for _, name in socket.if_nameindex()],
+    "own file": tried(lambda: pathlib.Path("mine.txt").write_text("x")),
+    "write to": [tried(lambda: pathlib.Path(path, "theirs.txt").write_text("x")) for path in sys.argv[2:4]],
+    "hidden": [sorted(os.listdir(path)) for path in (sys.argv[2], sys.argv[4])],
+    "processes": [int(name) for name in os.listdir("/proc") if name.isdigit()],
+    "kill": tried(lambda: os.kill(int(sys.argv[5]), 0) or True),
+    "lib": os.access(sys.argv[6], os.R_OK),
+}
+pathlib.Path(os.environ["LAB_REPORT"]).write_text(json.dumps(told))
+"""
+
+
+def held_by(mode):
+    if mode == "sealed" and not isolate.held().sealed:
+        pytest.skip(f"this machine cannot seal: {isolate.held().says}")
+    return MODES[mode]
+
+
+def shut_in(tmp_path, code, *arguments, held, hidden=(), limits=LIMITS, **options):
+    """Run Python code shut in; returns (exit code, what it wrote to its report)."""
+    with tempfile.TemporaryDirectory(prefix="lab-test-") as at:
+        folder, book = Path(at), Path(at, "report.jsonl")
+        notebook = tmp_path / "mine.ipynb"
+        notebook.write_text("a notebook")
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        env = {"LAB_REPORT": str(book), "PYTHONPATH": str(ROOT)}
+        start, task = isolate.wrap(command, env, folder, notebook, limits, list(hidden), held)
+        outer = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(start, input=task, env=outer, timeout=60, check=False, **options)
+        return done.returncode, book.read_text()
+
+
+@pytest.fixture
+def open_folders():
+    """Two folders that any user may write into, so that what keeps code out is not their mode."""
+    with tempfile.TemporaryDirectory(prefix="lab-test-") as at:
+        Path(at).chmod(0o755)
+        folders = Path(at, "submissions"), Path(at, "elsewhere")
+        for folder in folders:
+            folder.mkdir()
+            folder.chmod(0o777)
+        yield folders
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_code_can_see_and_reach(tmp_path, open_folders, monkeypatch, mode):
+    held = held_by(mode)
+    monkeypatch.setenv("A_SECRET_TOKEN", "s3cr3t")
+    others, elsewhere = open_folders
+    (others / "alice.ipynb").write_text("hers")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        keeper = ROOT / "lib" / "course" / "keeper.py"
+        arguments = [port, others, elsewhere, Path.home(), os.getpid(), keeper]
+        code, told = shut_in(tmp_path, LOOK, *arguments, held=held, hidden=[others])
+    told = json.loads(told)
+    assert code == 0 and told["lib"] and told["loopback"] == told["own file"] == "yes"
+    assert "A_SECRET_TOKEN" not in told["environment"] and "s3cr3t" not in str(told)
+    assert told["environment"]["HOME"] == told["cwd"] and told["here"] == ["mine.ipynb"]
+    if mode == "sealed":
+        assert told["outside"] == "ConnectionRefusedError" and told["interfaces"] == ["lo"]
+        assert set(told["write to"]) <= {"OSError", "PermissionError"}
+        assert told["hidden"][0] == [] and set(told["hidden"][1]) <= set(os.listdir(Path.home()))
+        assert len(told["processes"]) == 2 and told["kill"] == "ProcessLookupError"
+        assert ".ssh" not in told["hidden"][1] and told["uid"] > 0
+        assert [path.name for path in others.iterdir()] == ["alice.ipynb"] and not list(elsewhere.iterdir())
+
+
+GREEDY = {
+    "memory of one process": ("x = bytearray(600_000_000)", 1, "MemoryError"),
+    "memory in all": (
+        "import os, time\n"
+        "for _ in range(5):\n    if os.fork() == 0:\n        x = b'x' * 300_000_000\n        time.sleep(30)\n"
+        "killed = os.wait()[1]\nassert killed == 9, killed",
+        0,
+        "",
+    ),
+    "a large file": (
+        "import errno\nfile = open('big', 'wb')\ntry:\n    [file.write(b'x' * 10**6) for _ in range(100)]\n"
+        "except OSError as error:\n    raise SystemExit(3 if error.errno in (errno.EFBIG, errno.ENOSPC) else 4)",
+        3,
+        "",
+    ),
+    "processor time": ("import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile True: pass", 137, ""),
+    "raising a limit": (
+        "import resource\ntry:\n    resource.setrlimit(resource.RLIMIT_DATA, (2**40, 2**40))\n"
+        "except (ValueError, OSError):\n    raise SystemExit(5)",
+        5,
+        "",
+    ),
+    "processes": (
+        "import os, time\ntry:\n    for _ in range(200):\n        if os.fork() == 0:\n            time.sleep(60)\n"
+        "except BlockingIOError:\n    raise SystemExit(6)",
+        6,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", GREEDY)
+def test_limits_hold(tmp_path, what):
+    held = isolate.held()
+    if ROOT_USER and not held.drop and what in ("processes", "raising a limit"):
+        pytest.skip(f"root is not bound by this limit here: {held.says}")
+    code, wanted, said = GREEDY[what]
+    with open(tmp_path / "err", "w+") as err:
+        assert shut_in(tmp_path, code, held=held, stderr=err)[0] == wanted
+        err.seek(0)
+        assert said in err.read()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_is_left_running_whether_it_ends_or_is_told_to_stop(tmp_path, mode):
+    held = held_by(mode)
+    mark = f"600.{os.getpid()}{len(mode)}"
+    daemons = (
+        f"import os, subprocess, sys, time\nsubprocess.Popen(['sleep', '{mark}'], start_new_session=True, env={{}})\n"
+        f"if os.fork() == 0:\n    os.setsid()\n"
+        f"    if os.fork() == 0:\n        os.execvpe('sleep', ['sleep', '{mark}'], {{}})\n"
+        "    os._exit(0)\nopen(os.environ['LAB_REPORT'], 'w').write('ready')\ntime.sleep(float(sys.argv[1]))"
+    )
+    assert shut_in(tmp_path, daemons, 0, held=held) == (0, "ready")
+    assert left_running(mark) == []
+    with tempfile.TemporaryDirectory(prefix="lab-test-") as at:
+        book = Path(at, "report.jsonl")
+        command = [sys.executable, "-c", daemons, "60"]
+        start, task = isolate.wrap(command, {"LAB_REPORT": str(book)}, Path(at), Path(__file__), LIMITS, [], held)
+        process = subprocess.Popen(start, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        with process.stdin as put:
+            put.write(task)
+        while process.poll() is None and not book.read_text():
+            psutil.wait_procs([], timeout=0.05)
+        assert process.poll() is None and left_running(mark)
+        process.terminate()
+        process.wait(timeout=30)
+    assert left_running(mark) == []

@@ -1,0 +1,124 @@
+"""nbgrader takes our notebooks as they are: generate_assignment, autograde, validate; and it gives the points we give.
+
+One difference is meant: nbgrader gives a graded cell that raises no points at all, `python -m lib.course grade` gives
+those of the claims that hold. Two labs in `make test`, every lab in `make test-all`.
+"""
+
+import copy
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from lib.course import build, grade, merge, notebook
+from lib.course.notebook import ROOT
+
+pytest.importorskip("nbgrader", reason="not run: nbgrader is not installed (pip install -e '.[nbgrader]')")
+from nbgrader.api import Gradebook
+
+QUICK = ("lab0_concepts", "lab3_tensor_parallel")
+CONFIG = """
+c = get_config()
+c.ClearSolutions.code_stub = {"python": "raise NotImplementedError"}
+c.ExecutePreprocessor.timeout = 600
+"""
+LABS = [pytest.param(lab, marks=() if lab in QUICK else pytest.mark.slow) for lab in notebook.labs(ROOT)]
+
+
+def nbgrader(folder, *arguments, timeout=900):
+    """Run `nbgrader ...` in the course's folder; returns what it says. It starts alembic by name."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    env |= {"LAB_STATIC": "1", "JUPYTER_CONFIG_DIR": str(folder / "config"), "PYTHONPATH": str(ROOT)}
+    env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), env["PATH"]])
+    command = [sys.executable, "-m", "nbgrader", *arguments]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def submission(lab):
+    """A student's notebook: the first exercise not written, one function of a later one wrong, all others right."""
+    solution = notebook.read(notebook.solution_path(ROOT, lab))
+    student = notebook.read(notebook.lab_path(ROOT, lab))
+    right = {cell.id: cell.source for cell in solution.cells}
+    first, *later = notebook.exercises(solution)
+    unwritten = {cell.id for cell in first.answers}
+    wrong = next((e for e in later if len(e.answers) > 1), later[0]).answers[-1].id
+    for cell in student.cells:
+        if notebook.role(cell) == "answer" and cell.id == wrong:
+            cell.source = cell.source.replace("raise NotImplementedError", "return None")
+        elif notebook.role(cell) == "answer" and cell.id not in unwritten:
+            cell.source = right[cell.id]
+    return student
+
+
+def scores(folder, lab):
+    """{check's grade_id: (points, of)} that nbgrader gave student ada."""
+    with Gradebook(f"sqlite:///{folder / 'gradebook.db'}") as book:
+        graded = book.find_submission_notebook(lab, lab, "ada")
+        return {grade.cell.name: (grade.auto_score, grade.max_score) for grade in graded.grades}
+
+
+def plain(nb):
+    """A notebook without what nbgrader adds to each of its cells."""
+    for cell in nb.cells:
+        for key in ("checksum", "cell_type"):
+            cell.metadata.get("nbgrader", {}).pop(key, None)
+    return nb
+
+
+@pytest.fixture(scope="module", params=LABS)
+def course(request, tmp_path_factory):
+    """(folder, lab): an nbgrader course of one assignment, generated, with one submission, autograded."""
+    lab, folder = request.param, tmp_path_factory.mktemp("nbgrader")
+    (folder / "nbgrader_config.py").write_text(CONFIG)
+    notebook.write(notebook.read(notebook.solution_path(ROOT, lab)), folder / "source" / lab / f"{lab}.ipynb")
+    nbgrader(folder, "generate_assignment", lab, "--create")
+    notebook.write(submission(lab), folder / "submitted" / "ada" / lab / f"{lab}.ipynb")
+    nbgrader(folder, "autograde", lab, "--create")
+    return folder, lab
+
+
+def test_generate_assignment_gives_what_make_notebooks_gives(course):
+    folder, lab = course
+    theirs = plain(notebook.read(folder / "release" / lab / f"{lab}.ipynb"))
+    assert theirs == notebook.read(notebook.lab_path(ROOT, lab))
+
+
+def test_autograde_gives_the_points_that_grade_gives(course, tmp_path):
+    folder, lab = course
+    path = tmp_path / f"{lab}.ipynb"
+    notebook.write(submission(lab), path)
+    ours = grade.grade_notebook(lab, path)
+    rows = ours["exercises"]
+    assert rows[0]["status"] == "not written yet" and len([r for r in rows if r["status"] != "passed"]) == 2, ours
+    if lab in QUICK:  # an exercise of several functions, one of which is wrong: ours has points for the others
+        assert any(0 < row["points"] < row["max_points"] for row in rows), ours
+    want = {r["id"]: (r["points"] if r["status"] == "passed" else 0, r["max_points"]) for r in rows}
+    assert scores(folder, lab) == want
+
+
+def test_validate_passes_the_solved_cells_and_names_the_check_of_an_unsolved_one(course, tmp_path):
+    """Of the whole notebook what is graded, as `grade` runs it; autograde has run the rest. See the next test."""
+    _, lab = course
+    solution = notebook.read(notebook.solution_path(ROOT, lab))
+    graded = merge.merge(solution, [copy.deepcopy(cell) for cell in solution.cells]).notebook
+    graded.cells = graded.cells[1:]  # the prelude of our own grader
+    notebook.write(graded, tmp_path / "solved.ipynb")
+    assert "Success! Your notebook passes all the tests." in nbgrader(tmp_path, "validate", "solved.ipynb")
+    first = notebook.exercises(graded)[0]
+    for cell in first.answers:
+        cell.source = build.student_source(cell)
+    graded.cells = graded.cells[: graded.cells.index(first.check) + 1]
+    notebook.write(graded, tmp_path / "unsolved.ipynb")
+    told = nbgrader(tmp_path, "validate", "unsolved.ipynb")
+    assert "VALIDATION FAILED ON 1 CELL(S)" in told and re.search(r"CheckFailed: not written yet", told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lab", notebook.labs(ROOT))
+def test_validate_passes_the_whole_solution(lab, tmp_path):
+    notebook.write(notebook.read(notebook.solution_path(ROOT, lab)), tmp_path / f"{lab}.ipynb")
+    assert "Success! Your notebook passes all the tests." in nbgrader(tmp_path, "validate", f"{lab}.ipynb")
