@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 
 from lib import backend, collectives
 from lib.beside.job import BUCKET, SHAPE, STEPS, adamw, batch, mean_loss, walk
-from lib.data_parallel import NaiveDataParallel
+from lib.data_parallel import BucketedDataParallel
 from lib.model import GPT, cross_entropy
 from lib.zero import PrefetchingFSDP, Zero1, Zero2
 
@@ -23,7 +23,7 @@ class Ours:
     def __init__(self, stage, k):
         self.stage, self.k, self.model = stage, k, GPT(SHAPE)
         if stage == 0:
-            self.sharded = NaiveDataParallel(self.model, all_reduce=collectives.ring_all_reduce)
+            self.sharded = BucketedDataParallel(self.model, all_reduce=collectives.ring_all_reduce)
             self.optimizer = adamw(self.model.parameters())
         elif stage == 3:
             self.sharded = PrefetchingFSDP(self.model, self.model.blocks)
