@@ -76,8 +76,9 @@ notebooks: setup ## execute solutions/ and generate labs/ from them
 validate: setup ## solutions pass, unsolved labs score 0, labs equal what solutions generate
 	$(PY) -m lib.course validate $(LAB)
 
-grade: setup ## points for a notebook: make grade LAB=0 NOTEBOOK=path
-	$(PY) -m lib.course grade --lab $(or $(LAB),0) $(if $(JSON),--json "$(JSON)") $(if $(NOTEBOOK),"$(NOTEBOOK)")
+grade: setup ## points for a notebook, or a folder of them: make grade LAB=0 NOTEBOOK=path [OUT=report JOBS=2]
+	$(PY) -m lib.course grade --lab $(or $(LAB),0) $(if $(JSON),--json "$(JSON)") \
+		$(if $(OUT),--out "$(OUT)") $(if $(JOBS),--jobs $(JOBS)) $(if $(NOTEBOOK),"$(NOTEBOOK)")
 
 bench: setup ## speed, side by side with torch's own, in one run; results in results/bench
 	$(PY) -m tests.benchmarks $(BENCH)

@@ -78,8 +78,9 @@ class Agent:
         )  # fmt: skip
         logs = DefaultLogsSpecs(log_dir=f"{folder}/log", redirects=Std.ALL)
         self.elastic = LocalElasticAgent(spec, logs, start_method="forkserver")
-        # Not thread.join: an interrupt inside it can mark the thread as ended while it runs (CPython 3.11, 3.12).
-        self.ended = threading.Event()
+        # A flag to look at. An interrupt inside thread.join can mark the thread as ended while it runs. Inside
+        # Event.wait it can come between taking the event's lock and being ready to give it back: the next wait hangs.
+        self.has_ended = False
         self.thread = threading.Thread(target=self._run, daemon=True, name="lib.launch.agent")
 
     def start(self):
@@ -93,7 +94,12 @@ class Agent:
             except BaseException as error:  # what went wrong is in the books; this is for what they cannot know
                 self.error = error
             finally:
-                self.ended.set()
+                self.has_ended = True
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait so long; have all ranks ended then?"""
+        time.sleep(seconds)
+        return self.has_ended
 
     @property
     def processes(self) -> list:
@@ -114,11 +120,11 @@ class Agent:
     def kill(self):
         """End every rank now, and wait until the agent has taken notice."""
         deadline = time.monotonic() + 10
-        while not self.ended.is_set() and time.monotonic() < deadline:
+        while not self.has_ended and time.monotonic() < deadline:
             for pid in self.pids():  # again and again: a rank may have been on its way when we first looked
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            self.ended.wait(0.02)
+            self.ends_within(0.02)
 
 
 def exists(pid: int) -> bool:

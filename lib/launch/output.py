@@ -1,7 +1,7 @@
 """What the ranks print: read from their files as they write, shown as `[rank 2] ...`, capped.
 
-In the first second nothing is shown, so that a short run prints all of rank 0, then all of rank 1, ..., the same every
-time; a longer run streams from then on, in rank order within each look.
+In the first second after the first output nothing is shown, so that a short run prints all of rank 0, then all of rank
+1, ..., the same every time; a longer run streams from then on, in rank order within each look.
 """
 
 import glob
@@ -18,18 +18,18 @@ class Output:
 
     def __init__(self, folder: str, nproc: int, show: bool):
         self.folder, self.nproc, self.show = folder, nproc, show
-        self.began = time.monotonic()
+        self.first = None  # when the first output was seen
         self.streams: dict[tuple[int, str], _Stream] = {}
         self.lines: list[tuple[int, str]] = []  # (rank, line) of stdout
 
     def pump(self, final: bool = False) -> None:
         """Show what is new. final: also what is not ended by a newline."""
-        hold = not final and time.monotonic() - self.began < HOLD
-        for which in ("stdout", "stderr"):
-            for rank in range(self.nproc):
-                stream = self._stream(rank, which)
-                if stream is None or (hold and not stream.overfull()):
-                    continue
+        streams = {(which, r): self._stream(r, which) for which in ("stdout", "stderr") for r in range(self.nproc)}
+        if self.first is None and any(stream is not None and stream.size() for stream in streams.values()):
+            self.first = time.monotonic()
+        hold = not final and (self.first is None or time.monotonic() - self.first < HOLD)
+        for (which, rank), stream in streams.items():
+            if stream is not None and not (hold and stream.size() <= 4 * LIMIT):
                 for line in stream.take(final):
                     if which == "stdout":
                         self.lines.append((rank, line))
@@ -54,8 +54,8 @@ class _Stream:
     def __init__(self, path):
         self.path, self.at, self.shown, self.pending, self.capped = path, 0, 0, b"", False
 
-    def overfull(self):
-        return os.path.getsize(self.path) > 4 * LIMIT
+    def size(self):
+        return os.path.getsize(self.path)
 
     def take(self, final):
         size = os.path.getsize(self.path)

@@ -48,7 +48,7 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
     """Wait for the agent, showing output. Returns what went wrong, the ranks still alive; None if all returned."""
     began = changed = now()
     last, judged, processor = None, False, _Processor()
-    while not agent.ended.wait(0.01):
+    while not agent.ends_within(0.01):
         output.pump()
         heads = books.heads()
         if _failed(agent, heads):

@@ -17,12 +17,12 @@ ON_DARK = withStroke(linewidth=2.4, foreground=PAPER)  # a dark line is seen on 
 
 
 @styled
-def expert_load(loads, titles, capacity=None, title=None, note=""):
+def expert_load(loads, titles, capacity=None, every=1, title=None, note=""):
     """A panel per run: the experts' shares of the tokens as bands on each other, over the steps of training.
 
     loads: [(steps, E), ...], 1 or 2, tokens or shares of them; each step's are divided by their sum. E: 2 to 16.
     titles: one per panel, such as ["no balancing", "auxiliary loss"]. capacity: a factor; what an expert has over
-    capacity / E is hatched. note: a sentence to begin the caption with.
+    capacity / E is hatched. every: how many steps a row of loads adds up. note: a sentence to begin the caption with.
     Raises ValueError for another number of panels or experts, or loads that are below 0 or none at all.
     """
     loads = [np.asarray(load, dtype=float) for load in loads]
@@ -41,7 +41,7 @@ def expert_load(loads, titles, capacity=None, title=None, note=""):
     panels = figure.subplots(1, len(loads), squeeze=False, sharey=True)[0]
     for axes, name, share in zip(panels, titles, shares, strict=True):
         steps, E = share.shape
-        x, edges = np.arange(steps), np.hstack([np.zeros((steps, 1)), share.cumsum(1)])
+        x, edges = every * np.arange(steps), np.hstack([np.zeros((steps, 1)), share.cumsum(1)])
         for e in range(E):
             color, low, high = rank_color(e), edges[:, e], edges[:, e + 1]
             axes.fill_between(x, low, high, color=color, lw=0, zorder=1)
@@ -55,7 +55,7 @@ def expert_load(loads, titles, capacity=None, title=None, note=""):
                               bbox={"boxstyle": "round,pad=0.1", "fc": color, "ec": "none"})  # fmt: skip
         for e in range(1, E):
             axes.axhline(e / E, color=INK, ls=(0, (5, 2.5)), lw=1.1, zorder=5, path_effects=[ON_DARK])
-        axes.set(xlim=(0, steps - 1), ylim=(1, 0), xlabel="step")
+        axes.set(xlim=(0, x[-1]), ylim=(1, 0), xlabel="step")
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
         busiest = f"busiest {share[-1].max():.0%}"
         over = None if capacity is None else f"{_over(share[-1:], capacity):.0%} over capacity"

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import time
 from pathlib import Path
 
 import psutil
@@ -57,7 +58,18 @@ def contents(folder):
 
 
 def left_running(mark):
-    """Processes with `mark` on their command line, and those of a user whom only a graded notebook can be."""
+    """Processes with `mark` on their command line, and those of a user whom only a graded notebook can be.
+
+    Tests beside this one grade notebooks too: what is left behind is still there after a while.
+    """
+    deadline = time.monotonic() + 30
+    while (found := running(mark)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return found
+
+
+def running(mark):
+    """The same, of this moment."""
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "uids"]):
         words, uids = process.info["cmdline"] or [], process.info["uids"]
