@@ -24,7 +24,6 @@ c = get_config()
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError"}
 c.ExecutePreprocessor.timeout = 600
 """
-LABS = [pytest.param(lab, marks=() if lab in QUICK else pytest.mark.slow) for lab in notebook.labs(ROOT)]
 
 
 def nbgrader(folder, *arguments, timeout=900):
@@ -69,10 +68,10 @@ def plain(nb):
     return nb
 
 
-@pytest.fixture(scope="module", params=LABS)
+@pytest.fixture(scope="class")
 def course(request, tmp_path_factory):
     """(folder, lab): an nbgrader course of one assignment, generated, with one submission, autograded."""
-    lab, folder = request.param, tmp_path_factory.mktemp("nbgrader")
+    lab, folder = request.cls.lab, tmp_path_factory.mktemp("nbgrader")
     (folder / "nbgrader_config.py").write_text(CONFIG)
     notebook.write(notebook.read(notebook.solution_path(ROOT, lab)), folder / "source" / lab / f"{lab}.ipynb")
     nbgrader(folder, "generate_assignment", lab, "--create")
@@ -81,40 +80,46 @@ def course(request, tmp_path_factory):
     return folder, lab
 
 
-def test_generate_assignment_gives_what_make_notebooks_gives(course):
-    folder, lab = course
-    theirs = plain(notebook.read(folder / "release" / lab / f"{lab}.ipynb"))
-    assert theirs == notebook.read(notebook.lab_path(ROOT, lab))
+class Course:
+    """What holds of each lab. A class for each lab, so that two of them can be tested at a time."""
+
+    def test_generate_assignment_gives_what_make_notebooks_gives(self, course):
+        folder, lab = course
+        theirs = plain(notebook.read(folder / "release" / lab / f"{lab}.ipynb"))
+        assert theirs == notebook.read(notebook.lab_path(ROOT, lab))
+
+    def test_autograde_gives_the_points_that_grade_gives(self, course, tmp_path):
+        folder, lab = course
+        path = tmp_path / f"{lab}.ipynb"
+        notebook.write(submission(lab), path)
+        ours = grade.grade_notebook(lab, path)
+        rows = ours["exercises"]
+        assert rows[0]["status"] == "not written yet" and len([r for r in rows if r["status"] != "passed"]) == 2, ours
+        if lab in QUICK:  # an exercise of several functions, one of which is wrong: ours has points for the others
+            assert any(0 < row["points"] < row["max_points"] for row in rows), ours
+        want = {r["id"]: (r["points"] if r["status"] == "passed" else 0, r["max_points"]) for r in rows}
+        assert scores(folder, lab) == want
+
+    def test_validate_passes_the_solved_cells_and_names_the_check_of_an_unsolved_one(self, course, tmp_path):
+        """Of the whole notebook what is graded, as `grade` runs it; autograde has run the rest. See the next test."""
+        _, lab = course
+        solution = notebook.read(notebook.solution_path(ROOT, lab))
+        graded = merge.merge(solution, [copy.deepcopy(cell) for cell in solution.cells]).notebook
+        graded.cells = graded.cells[1:]  # the prelude of our own grader
+        notebook.write(graded, tmp_path / "solved.ipynb")
+        assert "Success! Your notebook passes all the tests." in nbgrader(tmp_path, "validate", "solved.ipynb")
+        first = notebook.exercises(graded)[0]
+        for cell in first.answers:
+            cell.source = build.student_source(cell)
+        graded.cells = graded.cells[: graded.cells.index(first.check) + 1]
+        notebook.write(graded, tmp_path / "unsolved.ipynb")
+        told = nbgrader(tmp_path, "validate", "unsolved.ipynb")
+        assert "VALIDATION FAILED ON 1 CELL(S)" in told and re.search(r"CheckFailed: not written yet", told)
 
 
-def test_autograde_gives_the_points_that_grade_gives(course, tmp_path):
-    folder, lab = course
-    path = tmp_path / f"{lab}.ipynb"
-    notebook.write(submission(lab), path)
-    ours = grade.grade_notebook(lab, path)
-    rows = ours["exercises"]
-    assert rows[0]["status"] == "not written yet" and len([r for r in rows if r["status"] != "passed"]) == 2, ours
-    if lab in QUICK:  # an exercise of several functions, one of which is wrong: ours has points for the others
-        assert any(0 < row["points"] < row["max_points"] for row in rows), ours
-    want = {r["id"]: (r["points"] if r["status"] == "passed" else 0, r["max_points"]) for r in rows}
-    assert scores(folder, lab) == want
-
-
-def test_validate_passes_the_solved_cells_and_names_the_check_of_an_unsolved_one(course, tmp_path):
-    """Of the whole notebook what is graded, as `grade` runs it; autograde has run the rest. See the next test."""
-    _, lab = course
-    solution = notebook.read(notebook.solution_path(ROOT, lab))
-    graded = merge.merge(solution, [copy.deepcopy(cell) for cell in solution.cells]).notebook
-    graded.cells = graded.cells[1:]  # the prelude of our own grader
-    notebook.write(graded, tmp_path / "solved.ipynb")
-    assert "Success! Your notebook passes all the tests." in nbgrader(tmp_path, "validate", "solved.ipynb")
-    first = notebook.exercises(graded)[0]
-    for cell in first.answers:
-        cell.source = build.student_source(cell)
-    graded.cells = graded.cells[: graded.cells.index(first.check) + 1]
-    notebook.write(graded, tmp_path / "unsolved.ipynb")
-    told = nbgrader(tmp_path, "validate", "unsolved.ipynb")
-    assert "VALIDATION FAILED ON 1 CELL(S)" in told and re.search(r"CheckFailed: not written yet", told)
+for lab in notebook.labs(ROOT):
+    marks = [] if lab in QUICK else [pytest.mark.slow]
+    globals()[f"Test_{lab}"] = type(f"Test_{lab}", (Course,), {"lab": lab, "pytestmark": marks})
 
 
 @pytest.mark.slow
