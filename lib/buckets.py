@@ -72,3 +72,13 @@ def unflatten(flat, tensors):
     """Copy the pieces of `flat` (n,) back into `tensors`, the inverse of `flatten`."""
     for tensor, slot in zip(tensors, slots(flat, tensors), strict=True):
         tensor.copy_(slot)
+
+
+def gradient(parameter):
+    """The gradient of `parameter`; zeros, kept in its `.grad`, where this rank did not use it.
+
+    The mean goes to the same place on every rank, used there or not, or the ranks' models would part.
+    """
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad

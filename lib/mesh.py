@@ -40,6 +40,7 @@ def check_sizes(sizes, world_size):
         raise ValueError(f"mesh {said} = {n}, but world_size is {world_size}: use {use}")
 
 
+# exercise: lab6.coordinates
 def coordinates(rank, sizes):
     """Where `rank` is: {axis: coordinate}, in the order of `sizes`. Raises ValueError for a rank outside the mesh."""
     if not 0 <= rank < (n := math.prod(sizes.values())):
@@ -50,6 +51,7 @@ def coordinates(rank, sizes):
     return {axis: found[axis] for axis in sizes}
 
 
+# exercise: lab6.rank_at
 def rank_at(where, sizes):
     """The rank at {axis: coordinate}, the inverse of `coordinates`. Raises ValueError where an axis is missing."""
     if where.keys() != sizes.keys():
@@ -62,6 +64,7 @@ def rank_at(where, sizes):
     return rank
 
 
+# exercise: lab6.groups_along
 def groups_along(axes, sizes):
     """[[rank, ...], ...]: all groups along these axes, each rank in one; ascending, by their first ranks.
 

@@ -229,6 +229,7 @@ def on_three_ranks(folder):
     seen["rank 0 decides"] = checkpoint.load(folder, step=41 if rank == 0 else 42)[2].step
     seen["no such step"] = said(checkpoint.load, folder, step=7)
     seen["earlier"] = said(save_at, folder, 17), names(folder)
+    dist.barrier()  # every rank has looked before another writes there
 
     if rank > 0:  # the rank within the group counts
         shared, own, facts = checkpoint.load(folder, group=pair)

@@ -20,6 +20,9 @@ EXPLORERS = {
     "all_reduce_cost": explore.draw_all_reduce_cost,
     "model_memory": explore.draw_model_memory,
     "ring_against_hierarchical": explore.draw_ring_against_hierarchical,
+    "zero_memory": explore.draw_zero_memory,
+    "zero_volume": explore.draw_zero_volume,
+    "capacity": explore.draw_capacity,
 }
 
 

@@ -1,12 +1,12 @@
 """Lab 2's figures: what is drawn lies where the data say, and the claim in words is the one in the numbers."""
 
 import importlib
-import json
 
 import matplotlib.collections
 import matplotlib.text
 import numpy as np
 import pytest
+from figures import behind, check_page
 from matplotlib.colors import to_hex
 
 from lib import plots
@@ -58,23 +58,16 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
-    first = FIGURES[name]()
-    assert first.png == FIGURES[name]().png and first.png.startswith(b"\x89PNG")
-    assert first.width <= 8 and first.height <= 4  # inches
-    assert len(first.alt) > 120
-    json.dumps(first._repr_mimebundle_())
+    check_page(FIGURES[name](), FIGURES[name]())
 
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """drawn(name) -> (figure, alt): the figure itself in place of its PNG."""
+    """drawn(name, module) -> (figure, title, alt): the figure itself in place of its PNG."""
 
     def draw(name, room):
-        module = importlib.import_module(f"lib.plots.{room}")
-        kept = []
-        monkeypatch.setattr(module, "finish", lambda figure, title, caption, alt: kept.append((figure, title, alt)))
-        (FIGURES | VARIANTS)[name]()
-        return kept[0]
+        figure, title, _, alt = behind((FIGURES | VARIANTS)[name], room, monkeypatch)
+        return figure, title, alt
 
     return draw
 

@@ -1,12 +1,11 @@
 """Lab 4's figures: what is drawn lies where the data say, and the claim in words is the one in the numbers."""
 
 import functools
-import importlib
-import json
 import subprocess
 import sys
 
 import pytest
+from figures import behind, check_page
 from matplotlib.colors import to_hex
 
 from lib import plots
@@ -71,11 +70,7 @@ def drawing(name):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
-    first = drawing(name)
-    assert first.png == FIGURES[name]().png and first.png.startswith(b"\x89PNG")
-    assert first.width <= 8 and first.height <= 4  # inches
-    assert len(first.alt) > 120
-    json.dumps(first._repr_mimebundle_())
+    check_page(drawing(name), FIGURES[name]())
 
 
 @pytest.mark.parametrize(
@@ -107,15 +102,7 @@ def test_the_alt_text_holds_the_claim_and_the_numbers(name, words):
 @pytest.fixture
 def drawn(monkeypatch):
     """drawn(name, module) -> (figure, title): the figure itself in place of its PNG."""
-
-    def draw(name, room):
-        kept = []
-        module = importlib.import_module(f"lib.plots.{room}")
-        monkeypatch.setattr(module, "finish", lambda figure, title, caption, alt: kept.append((figure, title)))
-        FIGURES[name]()
-        return kept[0]
-
-    return draw
+    return lambda name, room: behind(FIGURES[name], room, monkeypatch)[:2]
 
 
 def rectangles(axes, height=None):

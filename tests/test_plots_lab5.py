@@ -1,16 +1,14 @@
 """Lab 5's figures and explorer: what is drawn lies where the data say, and the claim is the one in the numbers."""
 
 import functools
-import importlib
 import itertools
-import json
 
 import numpy as np
 import pytest
+from figures import behind, check_page
 from matplotlib.patches import PathPatch
-from test_explore import sliders_of
 
-from lib import explore, plots
+from lib import plots
 from lib.explore.lab5 import dropped_and_empty, expected_excess, popularity
 
 COLLAPSE = np.linspace([25, 25, 25, 25], [70, 20, 10, 0], 11)  # tokens: (steps, E)
@@ -43,11 +41,7 @@ def drawing(name):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
-    first = drawing(name)
-    assert first.png == FIGURES[name]().png and first.png.startswith(b"\x89PNG")
-    assert first.width <= 8 and first.height <= 4  # inches
-    assert len(first.alt) > 120
-    json.dumps(first._repr_mimebundle_())
+    check_page(drawing(name), FIGURES[name]())
 
 
 @pytest.mark.parametrize(
@@ -73,15 +67,7 @@ def test_the_alt_text_holds_the_claim_and_the_numbers(name, words):
 @pytest.fixture
 def drawn(monkeypatch):
     """drawn(name, module) -> (figure, title): the figure itself in place of its PNG."""
-
-    def draw(name, room):
-        kept = []
-        module = importlib.import_module(f"lib.plots.{room}")
-        monkeypatch.setattr(module, "finish", lambda figure, title, caption, alt: kept.append((figure, title)))
-        FIGURES[name]()
-        return kept[0]
-
-    return draw
+    return lambda name, room: behind(FIGURES[name], room, monkeypatch)[:2]
 
 
 def words(axes):
@@ -143,16 +129,6 @@ def test_predicted_is_dashed_and_measured_solid(drawn):
     lines = figure.axes[0].lines
     assert [line.is_dashed() for line in lines] == [True, True, False]
     assert list(lines[2].get_ydata()) == pytest.approx([30, 1])
-
-
-def test_every_stop_of_every_slider_draws(monkeypatch):
-    box, seen = sliders_of("capacity", monkeypatch)
-    for control in box.children:
-        start = control.value
-        for value in (control.options[0], control.options[-1], start):
-            control.value = value
-    assert len({drawing.png for drawing in seen}) > len(box.children)
-    assert seen[-1].png == explore.draw_capacity().png
 
 
 def test_the_expected_share_is_that_of_all_ways_to_choose():

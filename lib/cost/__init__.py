@@ -13,6 +13,7 @@ The model: what a plan costs
     matmul.py network.py                         seconds of a product, of a collective
     layer.py sharding.py step.py                 seconds of a layer, of data ranks' exchange, of a step
     kept.py memory.py                            bytes that a layer keeps, and of the fullest GPU
+    by_hand.py                                   memory, bubble and messages of a plan, on a page
     volume.py                                    numbers that a step on a mesh sends along each axis
     bubbles.py                                   bubble rates of pipeline schedules
     measured.py                                  a step on this machine, from what was measured on it
@@ -23,6 +24,7 @@ Against published runs
     predict.py score.py sweeps.py                rows predicted; their errors; the plan it would have chosen
 
 Planning
+    choose.py                                    the fastest plan that fits, in one loop
     search.py explain.py                         every plan that fits, ranked; why the best wins
 """
 

@@ -37,6 +37,7 @@ class Choice(NamedTuple):
 
 
 def divisors(n):
+    """1 ... n, those that divide n."""
     return [d for d in range(1, n + 1) if n % d == 0]
 
 

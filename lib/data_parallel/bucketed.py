@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.buckets import CAPACITY, flatten, plan_buckets, unflatten
-from lib.data_parallel.replicate import Replicated, gradient
+from lib.buckets import CAPACITY, flatten, gradient, plan_buckets, unflatten
+from lib.data_parallel.replicate import Replicated
 
 
 # exercise: lab1.reduce_bucket

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.data_parallel.replicate import Replicated, gradient
+from lib.buckets import gradient
+from lib.data_parallel.replicate import Replicated
 
 
 # exercise: lab1.average_gradients

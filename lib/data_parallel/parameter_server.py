@@ -30,8 +30,8 @@ other; here all gradients are of the same w, so a step is the step of one proces
 import torch
 import torch.distributed as dist
 
+from lib.buckets import gradient
 from lib.collectives import p2p
-from lib.data_parallel.replicate import gradient
 
 
 # exercise: lab1.parameter_server_step

@@ -61,13 +61,3 @@ class Replicated(nn.Module):
     def average_gradients(self):
         """Call it after backward, before the optimizer: every `.grad` becomes the mean over the ranks."""
         raise NotImplementedError
-
-
-def gradient(parameter):
-    """The gradient of `parameter`; zeros, kept in its `.grad`, where this rank did not use it.
-
-    The mean goes to the same place on every rank, used there or not, or the ranks' models would part.
-    """
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad

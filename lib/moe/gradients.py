@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.buckets import flatten, unflatten
+from lib.buckets import flatten, gradient, unflatten
 from lib.moe.expert_parallel import ExpertParallelMoE
 
 
@@ -55,10 +55,8 @@ def reduce_gradients(model, expert_dp_group, world=None, all_reduce=collectives.
     W = dist.get_world_size(world)
     # g = 1/W sum_r dL_r/dw
     for parameters, holders in ((dense, world), (experts, expert_dp_group)):
-        trained = [p for p in parameters if p.requires_grad]
-        for p in trained:
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        if trained:
-            line = flatten([p.grad for p in trained])  # (n,)  partial
+        gradients = [gradient(p) for p in parameters if p.requires_grad]
+        if gradients:
+            line = flatten(gradients)  # (n,)  partial
             all_reduce(line, holders)
-            unflatten(line / W, [p.grad for p in trained])
+            unflatten(line / W, gradients)

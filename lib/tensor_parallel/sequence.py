@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.buckets import flatten, unflatten
+from lib.buckets import flatten, gradient, unflatten
 from lib.tensor_parallel.linear import column_parallel, row_parallel
 from lib.tensor_parallel.shards import divide, whole
 
@@ -65,13 +65,11 @@ def sum_gradients(parameters, group=None, all_reduce=collectives.all_reduce):
     Frozen ones are left alone; one that was not used here counts as zeros. Once per step, after the last backward: a
     second call would sum the sums. Sends: one all-reduce of all of them, end to end; nothing for an empty list.
     """
-    trained = [p for p in parameters if p.requires_grad]
-    for p in trained:
-        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-    if trained:
-        flat = flatten([p.grad for p in trained])  # (n,)
+    gradients = [gradient(p) for p in parameters if p.requires_grad]
+    if gradients:
+        flat = flatten(gradients)  # (n,)
         all_reduce(flat, group)
-        unflatten(flat, [p.grad for p in trained])
+        unflatten(flat, gradients)
 
 
 class _GatherSequence(torch.autograd.Function):

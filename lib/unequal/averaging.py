@@ -14,7 +14,7 @@ weighting where the counts are not known: it all-reduces them.) A rank without a
 import torch
 
 from lib import collectives
-from lib.buckets import flatten, plan_buckets, unflatten
+from lib.buckets import flatten, gradient, plan_buckets, unflatten
 
 
 @torch.no_grad()
@@ -28,12 +28,10 @@ def average_by_share(parameters, share, group=None, all_reduce=collectives.all_r
     """
     if not 0 <= share <= 1:
         raise ValueError(f"share is {share}: rows of this rank over rows of the batch, a number from 0 to 1")
-    trained = [p for p in parameters if p.requires_grad]
-    for p in trained:
-        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-    for bucket in plan_buckets(trained):
-        flat = flatten([p.grad for p in bucket])  # (n,)
+    for bucket in plan_buckets(p for p in parameters if p.requires_grad):
+        gradients = [gradient(p) for p in bucket]
+        flat = flatten(gradients)  # (n,)
         # The mean over no rows is nan, and 0 * nan too.
         flat = share * flat if share > 0 else torch.zeros_like(flat)
         all_reduce(flat, group)  # g = sum_r share_r g_r
-        unflatten(flat, [p.grad for p in bucket])
+        unflatten(flat, gradients)

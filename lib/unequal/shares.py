@@ -18,6 +18,7 @@ longer. So if B rows can be done within T at all, the dealer needs no more than 
 """
 
 
+# exercise: lab6.shares
 def shares(B, speeds, most=None):
     """[rows of rank 0, of rank 1, ...], whole numbers whose sum is B, such that the slowest rank is done soonest.
 

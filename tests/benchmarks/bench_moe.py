@@ -36,6 +36,7 @@ from lib.moe import (
 )
 from tests.benchmarks import report
 from tests.benchmarks.measure import ROUNDS, Bar, compare
+from tests.benchmarks.ratios import draw_lanes
 from tests.benchmarks.rounds import Side, timed, where
 from tests.benchmarks.torch_moe import TorchMoE
 
@@ -220,19 +221,7 @@ def draw(rows):
         (panels[0], alone, lambda row: row.what.split(", ")[1]),
         (panels[1], over_ranks, lambda row: f"{row.ranks} ranks"),
     ):
-        axes.axvline(1, color=plots.FAINT, lw=0.8, zorder=1)
-        for lane, row in enumerate(lanes):
-            for value, color, at in (
-                (row.comparison.ratio, plots.RANK_COLORS[0], lane),
-                (row.comparison.control, plots.FAINT, lane + 0.25),
-            ):
-                axes.plot([value.low, value.high], [at, at], color=color, lw=2.4)
-                axes.plot(value.median, at, "o", color=color, ms=5)
-            median = row.comparison.ratio.median
-            axes.text(median, lane - 0.2, f"{median:.2f}", ha="center", size=9)
-        axes.set_yticks(range(len(lanes)), [name(row) for row in lanes])
-        axes.tick_params(axis="y", length=0)
-        axes.set_ylim(len(lanes) - 0.4, -0.7)
+        draw_lanes(axes, lanes, [name(row) for row in lanes])
     panels[0].axvline(THREE_TIMES.at_most, color=plots.RANK_COLORS[1], lw=0.8, ls="--")
     panels[0].set(xscale="log", xlabel="time, sorting / einsum")
     panels[1].set(xlabel="time of a step, lib / torch")

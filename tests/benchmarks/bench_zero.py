@@ -18,7 +18,6 @@ link. A forward pass without a graph does nothing but compute and gather:
 
 import torch
 import torch.distributed as dist
-from matplotlib.figure import Figure
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -32,6 +31,7 @@ from lib.zero import FSDP, PrefetchingFSDP, Zero1, Zero2
 from tests.benchmarks import report
 from tests.benchmarks.bench_data_parallel import batch, size_of
 from tests.benchmarks.measure import ROUNDS, Bar, compare
+from tests.benchmarks.ratios import ratios
 from tests.benchmarks.rounds import Side, timed, where
 
 SHAPE = Shape(vocab_size=128, seq_len=64, n_layers=6, hidden=384, n_heads=6)  # 10.7 million parameters
@@ -200,25 +200,7 @@ def paced(rounds):
 @plots.styled
 def draw(rows):
     """A panel per world size, a lane per comparison: the ratio with its interval, the control's in grey below it."""
-    figure = Figure(figsize=(8, 3.4))
-    worlds = list(dict.fromkeys(row.ranks for row in rows))
-    panels = figure.subplots(1, len(worlds), sharex=True, sharey=True, squeeze=False)[0]
-    for axes, N in zip(panels, worlds, strict=True):
-        lanes = [row for row in rows if row.ranks == N]
-        axes.axvline(1, color=plots.FAINT, lw=0.8, zorder=1)
-        for lane, row in enumerate(lanes):
-            for value, color, at in (
-                (row.comparison.ratio, plots.RANK_COLORS[0], lane),
-                (row.comparison.control, plots.FAINT, lane + 0.25),
-            ):
-                axes.plot([value.low, value.high], [at, at], color=color, lw=2.4)
-                axes.plot(value.median, at, "o", color=color, ms=5)
-            median = row.comparison.ratio.median
-            axes.text(median, lane - 0.2, f"{median:.2f}", ha="center", size=9)
-        axes.set_yticks(range(len(lanes)), [row.what for row in lanes])
-        axes.tick_params(axis="y", length=0)
-        axes.set(ylim=(len(lanes) - 0.4, -0.7), xlabel="time, lib / torch")
-        axes.set_title(f"{N} ranks", size=10.5)
+    figure = ratios(rows, 3.4, "{} ranks")
     barred = [row for row in rows if row.bar is NOT_SLOWER] or rows
     best, worst = (pick(row.comparison.ratio.median for row in barred) for pick in (min, max))
     return plots.finish(

@@ -17,6 +17,7 @@ from lib.check.lab4.zero1_hints import HINTS, MAY_CALL
 from lib.check.lab4.zero_given import ALL_GATHER, REDUCE_SCATTER, Given
 from lib.check.lab4.zero_made import (
     Made,
+    as_one_process,
     found,
     listed,
     sent_otherwise,
@@ -111,21 +112,6 @@ def _is_libs(kind):
     return any(c.__module__ in (zero1.__name__, "lib.zero.zero2") for c in getattr(kind, "__mro__", ()))
 
 
-def _as_one_process(what):
-    """The claim, over the cases `what`."""
-
-    def judge(runs):
-        for _, case, records in seen(runs, CASES):
-            if any(record["libs"] for record in records):
-                return Problem("built-in", f"the answer is lib's {NAME}, or a child of it")
-            problem = next((record["value"] for record in records if record["value"]), None)
-            if problem and case.what in what:
-                return problem
-        return None
-
-    return judge
-
-
 def _sent(runs):
     for run, case, records in seen(runs, CASES):
         N, padded = case.world_size, padded_size(SETUPS[case.what].parameters, case.world_size)
@@ -156,9 +142,9 @@ EXERCISE = Exercise(
             "as one process, step by step",
             10,
             "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
-            _as_one_process((DIVIDES, SGD, ADAMW)),
+            as_one_process(NAME, CASES, (DIVIDES, SGD, ADAMW)),
         ),
-        Claim("micro-batches add up", 2, "two of them, then one step", _as_one_process((MICROBATCHES,))),
+        Claim("micro-batches add up", 2, "two of them, then one step", as_one_process(NAME, CASES, (MICROBATCHES,))),
         Claim(
             "1/N of the optimizer's state",
             5,

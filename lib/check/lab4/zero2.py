@@ -17,7 +17,16 @@ from lib.check.lab4.zero2_hints import HINTS, MAY_CALL
 from lib.check.lab4.zero_chain import GATES, LAYERS, ChainSetup
 from lib.check.lab4.zero_gates import AtGates
 from lib.check.lab4.zero_given import REDUCE_SCATTER, Given
-from lib.check.lab4.zero_made import Made, found, listed, sent_otherwise, take_left, wrong_calls, wrong_mean
+from lib.check.lab4.zero_made import (
+    Made,
+    as_one_process,
+    found,
+    listed,
+    sent_otherwise,
+    take_left,
+    wrong_calls,
+    wrong_mean,
+)
 from lib.check.lab4.zero_models import Setup, one_process, values, wrong_parameter
 from lib.zero import zero2
 from lib.zero.flat import padded_size
@@ -122,21 +131,6 @@ def _is_libs(kind):
     return any(c.__module__ == zero2.__name__ for c in getattr(kind, "__mro__", ()))
 
 
-def _as_one_process(what):
-    """The claim, over the cases `what`."""
-
-    def judge(runs):
-        for _, case, records in seen(runs, CASES):
-            if any(record["libs"] for record in records):
-                return Problem("built-in", f"the answer is lib's {NAME}, or a child of it")
-            problem = next((record["value"] for record in records if record["value"]), None)
-            if problem and case.what in what:
-                return problem
-        return None
-
-    return judge
-
-
 def _sent(runs):
     for run, case, records in seen(runs, CASES):
         want = [(REDUCE_SCATTER, n) for n in _padded(case)] * SETUPS[case.what].microbatches
@@ -189,9 +183,11 @@ EXERCISE = Exercise(
             "as one process, step by step",
             7,
             "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
-            _as_one_process((CHAIN, TWISTED, SGD, ADAMW)),
+            as_one_process(NAME, CASES, (CHAIN, TWISTED, SGD, ADAMW)),
         ),
-        Claim("micro-batches add up", 2, "average_gradients() after each", _as_one_process((MICROBATCHES,))),
+        Claim(
+            "micro-batches add up", 2, "average_gradients() after each", as_one_process(NAME, CASES, (MICROBATCHES,))
+        ),
         Claim("each flat once, in one order", 3, "padded elements, by the reduce_scatter it was given", _sent),
         Claim("sent while backward runs", 3, "two under way, and backward goes on", _overlap),
         Claim("two lines at most", 3, "bytes of gradients, after each layer of backward", _memory),

@@ -120,3 +120,18 @@ def found(cases, kind):
 
 def listed(calls):
     return "; ".join(f"{name} of {n}" for name, n in calls) or "nothing"
+
+
+def as_one_process(name, cases, what):
+    """The claim that values are those of one process, over those of `cases` that are called one of `what`."""
+
+    def judge(runs):
+        for _, case, records in seen(runs, cases):
+            if any(record["libs"] for record in records):
+                return Problem("built-in", f"the answer is lib's {name}, or a child of it")
+            problem = next((record["value"] for record in records if record["value"]), None)
+            if problem and case.what in what:
+                return problem
+        return None
+
+    return judge

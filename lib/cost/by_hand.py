@@ -1,0 +1,54 @@
+"""A plan's memory, bubble and messages, by formulas that fit on a page: what a planner needs first.
+
+    P = (12 h^2 L/p + V h) / t        parameters of the first stage on one GPU: its layers, and the embedding
+
+    memory    state        P (2 + 2 + 12)          ZeRO-1 divides the 12 by d
+              activations  34 s b h / t  for each of L/p layers and of min(m, p) micro-batches in flight
+    bubble    (p-1) / (v m + p - 1)
+    messages  tp           m L/p  x  4 all-reduces of  2 s b h  bytes         two forward, two backward, in each layer
+              pp           m v  x  2 messages of  2 s b h / t                 a stage in the middle: on, and back
+              dp           an all-reduce of  2 P                              gradients, once per step
+              an all-reduce over N ranks costs each of them  2 (N-1)/N  of its bytes
+
+L layers of width h, V vocabulary, s tokens in a sequence, b sequences in a micro-batch, m micro-batches per pipeline;
+p = pp, t = tp, d = dp, v stages per rank. 16 bits for weights, gradients, activations; sequence parallelism, and the
+attention scores recomputed. The rest of lib/cost counts what is left out here: the last stage's logits, memory that
+comes and goes, experts, context parallelism, other precisions.
+
+Sources: Narayanan et al. 2021 for the layout, section 2.2 for the bubble; Korthikanti et al. 2022, equation 4 for 34.
+"""
+
+
+# exercise: lab6.plan_memory
+def plan_memory(model, plan):
+    """Bytes on a GPU of the first stage, the fullest: model state and activations.
+
+    model: .layers .hidden .vocab .seq; plan: a `lib.cost.plan.Plan`, of ZeRO stage 0 or 1.
+    """
+    P = _first_stage(model, plan)
+    state = P * (2 + 2 + 12 / (plan.dp if plan.zero == 1 else 1))
+    kept = 34 * model.seq * plan.micro_batch * model.hidden / plan.tp
+    return state + kept * model.layers / plan.pp * min(plan.micro_batches, plan.pp)
+
+
+# exercise: lab6.plan_bubble
+def plan_bubble(plan):
+    """The part of a step in which a GPU waits for others of its pipeline, 0 to 1."""
+    return (plan.pp - 1) / (plan.v * plan.micro_batches + plan.pp - 1)
+
+
+# exercise: lab6.plan_messages
+def plan_messages(model, plan):
+    """{"tp", "pp", "dp"}: bytes that a GPU of a middle stage sends along each axis in a step, as rings."""
+    activations = 2 * model.seq * plan.micro_batch * model.hidden  # bytes of one micro-batch, between two layers
+    m, layers = plan.micro_batches, model.layers / plan.pp
+    return {
+        "tp": m * layers * 4 * 2 * (plan.tp - 1) / plan.tp * activations,
+        "pp": m * plan.v * 2 * activations / plan.tp if plan.pp > 1 else 0.0,
+        "dp": 2 * (plan.dp - 1) / plan.dp * 2 * _first_stage(model, plan),
+    }
+
+
+def _first_stage(model, plan):
+    """P: parameters of the first stage on one GPU."""
+    return (12 * model.hidden**2 * model.layers / plan.pp + model.vocab * model.hidden) / plan.tp
