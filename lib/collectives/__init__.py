@@ -7,6 +7,7 @@ scatter, gather                   N-1         n less the root's part     a part 
 ring_all_gather                   N-1         (N-1) n                    every rank needs every rank's chunk
 ring_reduce_scatter               N-1         (N-1) n                    every rank needs its chunk of the sum
 all_to_all                        N-1         (N-1) n                    every rank has something for every other
+all_to_all_at_once                1           (N-1) n                    the same, where ranks are not in step
 barrier                           L           one byte, N L times        nobody may go on before all are here
 all-reduce:
   star_all_reduce                 2(N-1)      2(N-1) n                   the naive way: rank 0 carries it all
@@ -31,7 +32,7 @@ from lib.collectives.doubling import recursive_doubling_all_reduce
 from lib.collectives.front_door import all_reduce
 from lib.collectives.halving_doubling import halving_doubling_all_reduce
 from lib.collectives.hierarchical import hierarchical_all_reduce, node_groups
-from lib.collectives.pairwise import all_to_all
+from lib.collectives.pairwise import all_to_all, all_to_all_at_once
 from lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from lib.collectives.ring_pipelined import pipelined_ring_all_reduce
 from lib.collectives.star import gather, scatter, star_all_reduce
@@ -41,8 +42,8 @@ all_gather = ring_all_gather
 reduce_scatter = ring_reduce_scatter
 
 __all__ = [
-    "Work", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "halving_doubling_all_reduce",
-    "hierarchical_all_reduce", "node_groups", "pipelined_ring_all_reduce", "recursive_doubling_all_reduce", "reduce",
-    "reduce_scatter", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "scatter", "star_all_reduce",
-    "start", "tree_all_reduce",
+    "Work", "all_gather", "all_reduce", "all_to_all", "all_to_all_at_once", "barrier", "broadcast", "gather",
+    "halving_doubling_all_reduce", "hierarchical_all_reduce", "node_groups", "pipelined_ring_all_reduce",
+    "recursive_doubling_all_reduce", "reduce", "reduce_scatter", "ring_all_gather", "ring_all_reduce",
+    "ring_reduce_scatter", "scatter", "star_all_reduce", "start", "tree_all_reduce",
 ]  # fmt: skip

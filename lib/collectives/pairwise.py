@@ -9,7 +9,10 @@
 The transpose of a matrix of blocks: block j of rank i becomes block i of rank j. Nothing is reduced and no block is
 passed on, so each element travels once: N-1 rounds, and what a rank sends is its tensor less its own block.
 
-Source: Thakur, Rabenseifner, Gropp 2005, section 4.3 (long messages).
+Rounds keep each link with one message at a time, and make every rank wait for its slowest partner in each round.
+`all_to_all_at_once` posts all blocks together and waits once: for uneven blocks, and where ranks are not in step.
+
+Source: Thakur, Rabenseifner, Gropp 2005, section 4.3 (long messages; short ones at once).
 """
 
 import torch.distributed as dist
@@ -27,15 +30,30 @@ def all_to_all(tensor, group=None, send_counts=None, recv_counts=None):
     Sends: N-1 rounds. Raises ValueError for counts that are not N numbers or do not sum to the rows of `tensor`.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-    send_counts, recv_counts = _check_counts(len(tensor), send_counts, recv_counts, rank, world_size)
-    out = tensor.new_empty(sum(recv_counts), *tensor.shape[1:])
-    blocks, arrivals = tensor.detach().split(send_counts), out.split(recv_counts)
-
+    out, blocks, arrivals = _blocks(tensor, rank, world_size, send_counts, recv_counts)
     arrivals[rank].copy_(blocks[rank])
     for step in range(1, world_size):
         to, frm = (rank + step) % world_size, (rank - step) % world_size
         p2p.send_recv(blocks[to], to, frm, group, out=arrivals[frm])
     return out
+
+
+def all_to_all_at_once(tensor, group=None, send_counts=None, recv_counts=None):
+    """`all_to_all` in one round: the same blocks, all under way together. Arguments, result and errors are the same."""
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    out, blocks, arrivals = _blocks(tensor, rank, world_size, send_counts, recv_counts)
+    others = [(rank + step) % world_size for step in range(1, world_size)]  # not all to rank 0 first
+    pending = p2p.post([(blocks[r], r) for r in others], [(arrivals[r], r) for r in others], group)
+    arrivals[rank].copy_(blocks[rank])
+    pending.wait()
+    return out
+
+
+def _blocks(tensor, rank, world_size, send_counts, recv_counts):
+    """The result to be, what goes to each rank, and where what comes from each will be."""
+    send_counts, recv_counts = _check_counts(len(tensor), send_counts, recv_counts, rank, world_size)
+    out = tensor.new_empty(sum(recv_counts), *tensor.shape[1:])
+    return out, tensor.detach().split(send_counts), out.split(recv_counts)
 
 
 def _check_counts(rows, send_counts, recv_counts, rank, world_size):

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from lib import collectives
 
 
-def exchange_counts(counts, group=None, all_to_all=collectives.all_to_all):
+def exchange_counts(counts, group=None, all_to_all=collectives.all_to_all_at_once):
     """How many rows each rank is about to send to each of this rank's experts: (E,) int64 -> (ep, E/ep) int64.
 
     counts: this rank's rows for each of the E experts, wherever they are. Returned [i, e]: rank i's rows for the e-th
@@ -30,7 +30,7 @@ def exchange_counts(counts, group=None, all_to_all=collectives.all_to_all):
 
 
 # exercise: lab5.exchange_rows
-def exchange_rows(rows, send_counts, receive_counts, group=None, all_to_all=collectives.all_to_all):
+def exchange_rows(rows, send_counts, receive_counts, group=None, all_to_all=collectives.all_to_all_at_once):
     """Rows to the ranks they are for: (sum(send_counts), D) -> (sum(receive_counts), D), by sender, each's in order.
 
     send_counts, receive_counts: rows to and from each of the ep ranks; rank i's send_counts[j] is j's

@@ -39,7 +39,7 @@ class ExpertParallelMoE(MoE):
     all_to_all: drives the exchange, see `exchange_rows`. Raises ValueError where ep does not divide E.
     """
 
-    def __init__(self, moe, group=None, all_to_all=collectives.all_to_all):
+    def __init__(self, moe, group=None, all_to_all=collectives.all_to_all_at_once):
         here = own_experts(len(moe.experts), group)
         super().__init__(
             moe.router.in_features, moe.experts, copy.deepcopy(moe.gate), moe.factor, moe.place,

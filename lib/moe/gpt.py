@@ -98,7 +98,7 @@ class MoEGPT(GPT):
         return prediction + self.auxiliary * sum(s.auxiliary for s in seen) + self.z * sum(s.z for s in seen)
 
 
-def expert_parallel_gpt(model, group=None, all_to_all=collectives.all_to_all):
+def expert_parallel_gpt(model, group=None, all_to_all=collectives.all_to_all_at_once):
     """This rank's part of `model`, a MoEGPT that is alike on all ranks; `model` itself stays as it is.
 
     Everything but the experts is whole on every rank; the names of parameters stay. Give every rank its own sequences.

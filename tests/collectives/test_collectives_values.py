@@ -10,6 +10,7 @@ from lib import backend, collectives
 
 SIZES = [0, 1, 3, 7, 16]
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
+ALL_TO_ALL = (collectives.all_to_all, collectives.all_to_all_at_once)
 
 
 def mine(shape, rank, dtype=torch.float32):
@@ -78,18 +79,20 @@ def unrooted():
                     failures.append(f"all_gather {shape} {dtype} rank {rank}: {ours.tolist()}")
                 theirs = torch.empty_like(x)
                 dist.all_to_all_single(theirs, x)
-                ours = collectives.all_to_all(x)
-                if not torch.equal(ours, theirs):
-                    failures.append(f"all_to_all {shape} {dtype} rank {rank}: {ours.tolist()}")
+                for fn in ALL_TO_ALL:
+                    ours = fn(x)
+                    if not torch.equal(ours, theirs):
+                        failures.append(f"{fn.__name__} {shape} {dtype} rank {rank}: {ours.tolist()}")
 
     counts = [[(3 * i + j) % 4 for j in range(world_size)] for i in range(world_size)]  # rows from i to j, some none
     send_counts, recv_counts = counts[rank], [row[rank] for row in counts]
     x = mine((sum(send_counts), 2), rank)
     theirs = x.new_empty(sum(recv_counts), 2)
     dist.all_to_all_single(theirs, x, recv_counts, send_counts)
-    ours = collectives.all_to_all(x, None, send_counts, recv_counts)
-    if not torch.equal(ours, theirs):
-        failures.append(f"uneven all_to_all rank {rank}: {ours.tolist()} != {theirs.tolist()}")
+    for fn in ALL_TO_ALL:
+        ours = fn(x, None, send_counts, recv_counts)
+        if not torch.equal(ours, theirs):
+            failures.append(f"uneven {fn.__name__} rank {rank}: {ours.tolist()} != {theirs.tolist()}")
     return failures
 
 
@@ -120,6 +123,7 @@ def in_a_subgroup():
         "reduce_scatter": collectives.reduce_scatter(mine((7,), rank), group).cpu(),
         "all_gather": collectives.all_gather(mine((2,), rank).expand(3, 2).t(), group).cpu(),  # (2, 3), strides (1, 0)
         "all_to_all": collectives.all_to_all(mine((3,), rank), group).cpu(),
+        "all_to_all_at_once": collectives.all_to_all_at_once(mine((3,), rank), group).cpu(),
     }
 
 
@@ -134,6 +138,7 @@ def test_roots_and_chunks_are_counted_within_the_group(on_ranks):
         assert torch.equal(got["reduce_scatter"], total[rank])
         assert torch.equal(got["all_gather"], torch.cat([mine((2,), r).cpu().expand(3, 2).t() for r in range(3)]))
         assert got["all_to_all"].tolist() == [rank + 8 * r for r in range(3)]
+        assert got["all_to_all_at_once"].tolist() == got["all_to_all"].tolist()
 
 
 def nobody_leaves_early():
