@@ -7,7 +7,7 @@
     bubble    (p-1) / (v m + p - 1)
     messages  tp           m L/p  x  4 all-reduces of  2 s b h  bytes         two forward, two backward, in each layer
               pp           m v  x  2 messages of  2 s b h / t                 a stage in the middle: on, and back
-              dp           an all-reduce of  2 P                              gradients, once per step
+              dp           an all-reduce of  2 P                              gradients of the first stage, once per step
               an all-reduce over N ranks costs each of them  2 (N-1)/N  of its bytes
 
 L layers of width h, V vocabulary, s tokens in a sequence, b sequences in a micro-batch, m micro-batches per pipeline;
@@ -39,7 +39,10 @@ def plan_bubble(plan):
 
 # exercise: lab6.plan_messages
 def plan_messages(model, plan):
-    """{"tp", "pp", "dp"}: bytes that a GPU of a middle stage sends along each axis in a step, as rings."""
+    """{"tp", "pp", "dp"}: bytes that a GPU sends along each axis in a step, as rings.
+
+    Of a stage in the middle, which sends both ways; dp's of the first stage, which has most gradients.
+    """
     activations = 2 * model.seq * plan.micro_batch * model.hidden  # bytes of one micro-batch, between two layers
     m, layers = plan.micro_batches, model.layers / plan.pp
     return {

@@ -1,6 +1,6 @@
 """The fastest plan that fits, by trying them all: what a planner is, in one loop.
 
-    tp    1 ... GPUs of a node, a divisor of the heads          never across nodes: it sends most
+    tp    a divisor of the heads, and of the GPUs of a node      never across nodes: it sends most
     pp    a divisor of the layers
     dp    the GPUs that are left: gpus / (tp pp), if that is whole
     b     a divisor of the batch's rows on one data rank
@@ -24,7 +24,7 @@ def choose_plan(model, gpu, gpus, batch, memory, seconds):
     found = []
     for tp in divisors(model.heads):
         for pp in divisors(model.layers):
-            if tp > gpu.per_node or gpus % (tp * pp):
+            if gpu.per_node % tp or gpus % (tp * pp):
                 continue
             dp = gpus // (tp * pp)
             for b in divisors(batch // dp) if batch % dp == 0 else []:

@@ -30,12 +30,17 @@ class OverlappedDataParallel(Replicated):
     """`module` on every rank; backward starts the all-reduce of a bucket as soon as its gradients are there.
 
     all_reduce runs on the communication thread: until `average_gradients` has returned, the group is in use there.
+    start(all_reduce, tensor, group) begins it, and returns what has a `wait()`: another one for a transport that runs in
+    the background by itself, as `dist.all_reduce(tensor, group=group, async_op=True)` does.
     The tensors in `.grad` are used again in the next step: clone one that you want to keep.
     Raises RuntimeError from backward, if a gradient changes after its bucket has left.
     """
 
-    def __init__(self, module, group=None, all_reduce=collectives.all_reduce, capacity=CAPACITY):
+    def __init__(
+        self, module, group=None, all_reduce=collectives.all_reduce, capacity=CAPACITY, start=collectives.start
+    ):  # fmt: skip
         super().__init__(module, group, all_reduce)
+        self.start = start
         self.buckets = plan_tapered_buckets(self.trained(), capacity)
         self.flats = [bucket[0].new_zeros(sum(p.numel() for p in bucket)) for bucket in self.buckets]  # (n,) each
         self.bucket_of, self.slot_of = {}, {}
@@ -85,7 +90,7 @@ class OverlappedDataParallel(Replicated):
         self.missing[self.bucket_of[parameter]].remove(parameter)
 
     def _start_next(self):
-        self.works.append(collectives.start(self.all_reduce, self.flats[len(self.works)], self.group))
+        self.works.append(self.start(self.all_reduce, self.flats[len(self.works)], self.group))
 
     def average_gradients(self):
         """Wait until the mean is in every `.grad`. Call it after backward, before the optimizer."""

@@ -1,0 +1,1 @@
+"""Lab 6's graded exercises, one file each."""

@@ -1,0 +1,152 @@
+"""The jobs for which choose_plan is asked: a cluster, a model's layers and heads, and what a plan needs and takes.
+
+    seconds    10 + 3 |log2 tp/tp'| + 2 |log2 pp/pp'| + |log2 b/b'|           a plan tp' pp' b' that would be fastest
+    memory     state (4 + 12/d) / (16 tp pp) + kept b / t                     d = dp with ZeRO-1, else 1
+                                                                              t = tp with sequence parallelism, else 1
+
+Most plans that would be fastest are not allowed, or do not fit: each is what somebody chooses who forgets a rule.
+The last job is a real one, of Llama 2 70B on 64 A100, its costs those of lib/cost/by_hand.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import log2
+from typing import Any, NamedTuple
+
+from lib.cost import by_hand
+from lib.cost.hardware import gpu
+from lib.cost.plan import Plan
+from lib.cost.shapes import load
+
+GB = 1e9
+
+
+class Model(NamedTuple):
+    """What is asked of a model."""
+
+    layers: int
+    heads: int
+
+
+class Device(NamedTuple):
+    """What is asked of a GPU. memory: bytes; per_node: how many share a node."""
+
+    memory: float
+    per_node: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """The arguments of choose_plan."""
+
+    model: Any
+    gpu: Any
+    gpus: int
+    batch: int
+    memory: Callable
+    seconds: Callable
+
+    def __str__(self):
+        nodes = f"{self.gpus} GPU{'s'[: self.gpus > 1]}, {self.gpu.per_node} in a node"
+        return f"{nodes}; {self.model.layers} layers, {self.model.heads} heads, batch {self.batch}"
+
+    @property
+    def arguments(self):
+        """In the order of choose_plan's."""
+        return self.model, self.gpu, self.gpus, self.batch, self.memory, self.seconds
+
+
+def _seconds(tp, pp, b):
+    """seconds(plan) by which this plan would be fastest. Above b is a little worse than below: no two plans tie."""
+
+    def seconds(plan):
+        more = log2(plan.micro_batch / b)
+        return 10 + 3 * abs(log2(plan.tp / tp)) + 2 * abs(log2(plan.pp / pp)) + max(-more, 1.1 * more)
+
+    return seconds
+
+
+def _memory(state, kept):
+    """memory(plan): of the model's `state` bytes, and `kept` bytes for each row of a micro-batch."""
+
+    def memory(plan):
+        d, t = plan.dp if plan.zero == 1 else 1, plan.tp if plan.sequence_parallel else 1
+        return state * (4 + 12 / d) / (16 * plan.tp * plan.pp) + kept * plan.micro_batch / t
+
+    return memory
+
+
+def _job(layers, heads, per_node, gpus, batch, fastest, state=1 * GB, kept=0.1 * GB, room=1000 * GB):
+    costs = _memory(state, kept), _seconds(*fastest)
+    return Job(Model(layers, heads), Device(room, per_node), gpus, batch, *costs)
+
+
+def _real(name, device, gpus, batch):
+    model, gpu_ = load(name), gpu(device)
+
+    def seconds(plan):
+        compute = 6 * model.parameters * model.seq * batch / (gpus * gpu_.bf16 / 2)  # at half of the peak
+        sent = by_hand.plan_messages(model, plan)
+        messages = sent["tp"] / gpu_.link + (sent["pp"] + sent["dp"]) / gpu_.nic
+        return (compute + messages) / (1 - by_hand.plan_bubble(plan))
+
+    return Job(model, gpu_, gpus, batch, lambda plan: by_hand.plan_memory(model, plan), seconds)
+
+
+EDGE = _memory(100 * GB, 4 * GB)(Plan(64, 4, tp=4, pp=2, dp=2, zero=1, sequence_parallel=True))
+JOBS = [
+    _job(12, 12, 4, 24, 48, (2, 3, 2)),  # it is allowed, and fits
+    _job(12, 8, 4, 12, 36, (2, 2, 3)),  # dp is 3, and so is b
+    _job(32, 16, 4, 32, 32, (8, 2, 1)),  # tp = 8 is two nodes
+    _job(16, 10, 8, 16, 32, (4, 2, 2)),  # tp = 4 does not divide the heads
+    _job(10, 8, 8, 16, 32, (2, 4, 2)),  # pp = 4 does not divide the layers
+    _job(12, 12, 4, 12, 20, (1, 4, 5)),  # dp = 3 does not divide the batch
+    _job(8, 8, 8, 8, 20, (2, 1, 2)),  # dp = 4 does, but dp b = 8 does not
+    _job(4, 4, 8, 1, 6, (1, 1, 3)),
+    _job(24, 16, 8, 16, 64, (1, 1, 8), 400 * GB, 2 * GB, 60 * GB),  # it does not fit
+    _job(24, 16, 8, 16, 64, (4, 2, 4), 100 * GB, 4 * GB, EDGE),  # it fits to the last byte
+    _real("llama2-70b", "A100-80GB", 64, 512),
+]
+
+
+def _equally_fast(layers, heads, gpus, batch, memory):
+    """As fast whatever the degrees are."""
+    costs = memory, lambda plan: 5 + log2(plan.micro_batch)
+    return Job(Model(layers, heads), Device(1000 * GB, 8), gpus, batch, *costs)
+
+
+TIES = [
+    _equally_fast(8, 8, 8, 16, lambda plan: GB * (1 + abs(log2(plan.tp / 2)) + abs(log2(plan.pp / 2)))),
+    _equally_fast(8, 8, 8, 16, _memory(100 * GB, 0)),  # tp pp = 8 is best, in four ways that need the same
+]
+REFUSED = [
+    _job(12, 12, 4, 24, 48, (2, 3, 2), room=0.01 * GB),
+    _job(12, 8, 8, 7, 12, (1, 1, 1)),  # 7 data ranks do not divide the batch, and nothing else divides 7
+]
+
+
+@cache
+def allowed(job):
+    """Every plan that may be run, whether it fits or not; tp before pp before b, ascending."""
+    found = []
+    for tp in range(1, job.gpu.per_node + 1):
+        for pp in range(1, job.model.layers + 1):
+            dp = job.gpus // (tp * pp)
+            if job.model.heads % tp or job.model.layers % pp or tp * pp * dp != job.gpus:
+                continue
+            sizes = [b for b in range(1, job.batch + 1) if job.batch % (dp * b) == 0]
+            found += [Plan(job.batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1) for b in sizes]
+    return found
+
+
+@cache
+def fitting(job):
+    """Those that fit."""
+    return [plan for plan in allowed(job) if job.memory(plan) <= job.gpu.memory]
+
+
+@cache
+def best(job):
+    """The fastest that fits; of several, one that needs least memory."""
+    return min(fitting(job), key=lambda plan: (job.seconds(plan), job.memory(plan)))

@@ -1,0 +1,92 @@
+"""Shares by a wrong rule: hints recognise an answer by the rule that it follows in all cases.
+
+    B = 10, v = 3 2 1     in proportion 5 3.3 1.7
+    rounded               5 3 2      their sum is B here, by luck
+    rounded down          5 3 1      and the rest to one rank: 6 3 1, 5 3 2
+    largest remainder     5 3 2      the rest to those who lost most: good for seats in a parliament, not for time
+    equal                 4 3 3
+
+A rule is a function of (B, speeds, most) that gives shares.
+"""
+
+from math import ceil, floor
+
+WAYS = (floor, round, ceil, lambda share: floor(share + 0.5))  # to a whole number
+WHOM = (
+    lambda speeds: 0,
+    lambda speeds: -1,
+    lambda speeds: speeds.index(max(speeds)),
+    lambda speeds: speeds.index(min(speeds)),
+)
+ORDERS = (lambda r, speeds: r, lambda r, speeds: -r, lambda r, speeds: -speeds[r], lambda r, speeds: speeds[r])
+
+
+def _proportion(B, speeds):
+    return [B * v / sum(speeds) for v in speeds]
+
+
+def rounded(way):
+    """Each share by itself."""
+    return lambda B, speeds, most: [way(share) for share in _proportion(B, speeds)]
+
+
+def rest_to(way, whom):
+    """Rounded; what then lacks, or is too much, goes to one rank: whom(speeds)."""
+
+    def rule(B, speeds, most):
+        b = rounded(way)(B, speeds, most)
+        b[whom(speeds)] += B - sum(b)
+        return b
+
+    return rule
+
+
+def largest_remainder(B, speeds, most):
+    """Rounded down; the rest one each to those that lost most by it."""
+    exact = _proportion(B, speeds)
+    b = [floor(share) for share in exact]
+    for r in sorted(range(len(b)), key=lambda r: b[r] - exact[r])[: B - sum(b)]:
+        b[r] += 1
+    return b
+
+
+def equal(first):
+    """As many each; of what is left one each to the first ranks, or to the last."""
+
+    def rule(B, speeds, most):
+        N = len(speeds)
+        b = [B // N + (r < B % N) for r in range(N)]
+        return b if first else b[::-1]
+
+    return rule
+
+
+def dealt(cost=lambda b, v: (b + 1) / v, order=None):
+    """One row after another to argmin cost(rows so far, speed), without `most`; order: in which speeds are sorted."""
+
+    def rule(B, speeds, most):
+        speeds = sorted(speeds, reverse=order == "falling") if order else speeds
+        b = [0] * len(speeds)
+        for _ in range(B):
+            b[min(range(len(b)), key=lambda r: (cost(b[r], speeds[r]), r))] += 1
+        return b
+
+    return rule
+
+
+def clamped(B, speeds, most):
+    """The shares without `most`, and then at most that."""
+    b = dealt()(B, speeds, most)
+    return [min(rows, room) for rows, room in zip(b, most, strict=True)] if most else b
+
+
+def clamped_rest_to(order):
+    """Clamped; what lacks goes to the ranks in this order, to each up to its room."""
+
+    def rule(B, speeds, most):
+        b, most = clamped(B, speeds, most), most or [B] * len(speeds)
+        for r in sorted(range(len(b)), key=lambda r: order(r, speeds)):
+            b[r] += min(B - sum(b), most[r] - b[r])
+        return b
+
+    return rule
