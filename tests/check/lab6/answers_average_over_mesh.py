@@ -1,0 +1,306 @@
+"""Answers to Lab 6's average_over_mesh: wrong ones, each with its hint, and right ones."""
+
+import torch
+import torch.distributed as dist
+from as_an_answer import as_an_answer
+
+from lib import collectives, hybrid
+
+
+def all_of(sets):
+    return [*sets.cut, *sets.whole, *sets.tied]
+
+
+def average_with(sets, mesh, ends, all_reduce, tied=None, whole=None, mean=None, by=None):
+    """The right answer, but for what is given: what is done with each tied one, each whole one, each at all."""
+    for p in sets.tied:
+        tied(p) if tied else all_reduce(p.grad, ends)
+    for p in sets.whole:
+        whole(p) if whole else all_reduce(p.grad, mesh.group("tp"))
+    for p in all_of(sets):
+        if mean:
+            mean(p)
+        else:
+            all_reduce(p.grad, mesh.group("dp"))
+            p.grad /= by or mesh.size("dp")
+
+
+# right
+
+
+def as_in_the_notebook(sets, mesh, ends, all_reduce):
+    for p in sets.tied:  # its two uses
+        all_reduce(p.grad, ends)
+    for p in sets.whole:  # its tokens
+        all_reduce(p.grad, mesh.group("tp"))
+    for p in [*sets.cut, *sets.whole, *sets.tied]:  # its rows
+        all_reduce(p.grad, mesh.group("dp"))
+        p.grad /= mesh.size("dp")
+
+
+def in_lines(sets, mesh, ends, all_reduce):
+    """One message for each set and group; a mean first, new gradients, in another order on every stage."""
+
+    def summed(parameters, group, by=1):
+        if parameters and dist.get_world_size(group) > 1:
+            line = torch.cat([p.grad.flatten() / by for p in parameters])
+            all_reduce(line, group)
+            for p, piece in zip(parameters, line.split([p.numel() for p in parameters]), strict=True):
+                p.grad = piece.view_as(p).clone()
+
+    summed(all_of(sets)[:: -1 if mesh.here["pp"] else 1], mesh.group("dp"), mesh.size("dp"))
+    summed(sets.whole, mesh.group("tp"))
+    summed(sets.tied, ends)
+
+
+def parameter_by_parameter(sets, mesh, ends, all_reduce):
+    """From the last to the first; the mean by all_reduce itself."""
+    for p in reversed(all_of(sets)):
+        all_reduce(p.grad, mesh.group("dp"), op=dist.ReduceOp.AVG)
+        if any(p is one for one in sets.whole):
+            all_reduce(p.grad, mesh.group("tp"))
+        if any(p is one for one in sets.tied):
+            p.grad = all_reduce(p.grad.clone(), ends)
+
+
+# wrong
+
+
+def calls_libs(sets, mesh, ends, all_reduce):
+    hybrid.average_over_mesh(sets, mesh, ends, all_reduce)
+
+
+def parameters_averaged(sets, mesh, ends, all_reduce):
+    with torch.no_grad():
+        for p in all_of(sets):
+            all_reduce(p, mesh.group("dp"))
+            p /= mesh.size("dp")
+
+
+def parameters_too(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce)
+    for p in all_of(sets):
+        p.data -= p.grad
+
+
+def list_made_longer(sets, mesh, ends, all_reduce):
+    parameters = sets.cut
+    average_with(sets, mesh, ends, all_reduce)
+    parameters += sets.whole + sets.tied
+
+
+def over_the_world(sets, mesh, ends, all_reduce):
+    for p in all_of(sets):
+        all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
+def tied_over_the_world(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce, tied=lambda p: all_reduce(p.grad))
+
+
+def the_tied_one_of_every_stage(sets, mesh, ends, all_reduce):
+    if ends is not None or mesh.size("pp") > 1:
+        all_reduce(sets.tied[0].grad, ends)
+    average_with(sets, mesh, ends, all_reduce, tied=lambda p: None)
+
+
+def tied_over_pp(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce, tied=lambda p: all_reduce(p.grad, mesh.group("pp")))
+
+
+def mean_over_pp(sets, mesh, ends, all_reduce):
+    def mean(p):
+        all_reduce(p.grad, mesh.group("pp"))
+        p.grad /= mesh.size("pp")
+
+    average_with(sets, mesh, ends, all_reduce, mean=mean)
+
+
+def whole_over_the_ends(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce, whole=lambda p: all_reduce(p.grad, ends or mesh.group("tp")))
+
+
+def all_summed_over_tp(sets, mesh, ends, all_reduce):
+    for p in sets.cut:
+        all_reduce(p.grad, mesh.group("tp"))
+    average_with(sets, mesh, ends, all_reduce)
+
+
+def cut_for_whole(sets, mesh, ends, all_reduce):
+    average_with(sets._replace(cut=sets.whole, whole=sets.cut), mesh, ends, all_reduce)
+
+
+def tied_over_tp(sets, mesh, ends, all_reduce):
+    def tied(p):
+        all_reduce(p.grad, ends)
+        all_reduce(p.grad, mesh.group("tp"))
+
+    average_with(sets, mesh, ends, all_reduce, tied=tied)
+
+
+def whole_over_dp_alone(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce, whole=lambda p: None)
+
+
+def tied_over_dp_alone(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce, tied=lambda p: None)
+
+
+def divided_but_not_summed(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce, mean=lambda p: p.grad.div_(mesh.size("dp")))
+
+
+def no_mean_at_all(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce, mean=lambda p: None)
+
+
+def tied_forgotten(sets, mesh, ends, all_reduce):
+    average_with(sets._replace(tied=[]), mesh, ends, all_reduce)
+
+
+def first_of_each(sets, mesh, ends, all_reduce):
+    average_with(sets._replace(cut=sets.cut[:1], whole=sets.whole[:1]), mesh, ends, all_reduce)
+
+
+def summed_in_a_copy(sets, mesh, ends, all_reduce):
+    for p in sets.tied:
+        all_reduce(p.grad.clone(), ends)
+    for p in sets.whole:
+        all_reduce(p.grad.clone(), mesh.group("tp"))
+    for p in all_of(sets):
+        all_reduce(p.grad.clone(), mesh.group("dp")).div_(mesh.size("dp"))
+
+
+def large_ones_lost(sets, mesh, ends, all_reduce):
+    """Right for the parameters made by hand."""
+    average_with(sets._replace(cut=[p for p in sets.cut if p.numel() < 20]), mesh, ends, all_reduce)
+
+
+def not_divided(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce, by=1)
+
+
+def quotient_lost(sets, mesh, ends, all_reduce):
+    def mean(p):
+        grad = all_reduce(p.grad, mesh.group("dp"))
+        grad = grad / mesh.size("dp")
+
+    average_with(sets, mesh, ends, all_reduce, mean=mean)
+
+
+def always_by_two(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce, by=2)
+
+
+def by_the_world_s_size(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce, by=dist.get_world_size())
+
+
+def all_by_tp_too(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce, by=mesh.size("dp") * mesh.size("tp"))
+
+
+def whole_averaged_over_tp(sets, mesh, ends, all_reduce):
+    average_with(
+        sets, mesh, ends, all_reduce, whole=lambda p: all_reduce(p.grad, mesh.group("tp")).div_(mesh.size("tp"))
+    )
+
+
+def tied_averaged_over_the_ends(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce, tied=lambda p: all_reduce(p.grad, ends).div_(2))
+
+
+def tied_after_the_rest(sets, mesh, ends, all_reduce):
+    """In a loop of its own, which divides by dp as well: twice, then."""
+    average_with(sets, mesh, ends, all_reduce, tied=lambda p: None)
+    for p in sets.tied:
+        all_reduce(p.grad, ends)
+        p.grad /= mesh.size("dp")
+
+
+def whole_on_the_first_tp_rank(sets, mesh, ends, all_reduce):
+    def whole(p):
+        if mesh.here["tp"] == 0:
+            all_reduce(p.grad, mesh.group("tp"))
+
+    average_with(sets, mesh, ends, all_reduce, whole=whole)
+
+
+def whole_summed_again(sets, mesh, ends, all_reduce):
+    for p in sets.whole:
+        all_reduce(p.grad, mesh.group("tp"))
+    average_with(sets, mesh, ends, all_reduce)
+
+
+def tied_weighted(sets, mesh, ends, all_reduce):
+    """The first stage's counts twice."""
+    for p in sets.tied if mesh.here["pp"] == 0 else []:
+        p.grad *= 2
+    average_with(sets, mesh, ends, all_reduce)
+
+
+def lib_s_all_reduce(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, collectives.all_reduce)
+
+
+def torch_s_over_pp(sets, mesh, ends, all_reduce):
+    """Hangs where there are stages between."""
+    tied = lambda p: dist.all_reduce(p.grad, group=mesh.group("pp"))
+    average_with(sets, mesh, ends, all_reduce, tied=tied)
+
+
+def cut_sent_in_vain(sets, mesh, ends, all_reduce):
+    for p in sets.cut:
+        all_reduce(p.grad.clone(), mesh.group("tp"))
+    average_with(sets, mesh, ends, all_reduce)
+
+
+def not_yet(sets, mesh, ends, all_reduce):
+    raise NotImplementedError
+
+
+WRONG = {
+    calls_libs: "called lib's",
+    parameters_averaged: "the parameter, not its gradient",
+    list_made_longer: "a list was changed",
+    tied_over_the_world: "no group",
+    the_tied_one_of_every_stage: "an empty list",
+    tied_over_pp: "over pp",
+    mean_over_pp: "stages sum different things",
+    all_summed_over_tp: "cut summed over tp",
+    tied_over_tp: "tied summed over tp",
+    whole_over_dp_alone: "whole not summed over tp",
+    tied_over_dp_alone: "tied not summed",
+    divided_but_not_summed: "not summed over dp",
+    tied_forgotten: "some left out",
+    summed_in_a_copy: "nothing written back",
+    not_divided: "not divided",
+    always_by_two: "right for dp=2 only",
+    whole_averaged_over_tp: "divided by tp too",
+    tied_averaged_over_the_ends: "tied averaged over the ends",
+    by_the_world_s_size: "divided by all ranks",
+    tied_after_the_rest: "divided twice",
+    whole_on_the_first_tp_rank: "not on every rank",
+    whole_summed_again: "summed twice",
+    lib_s_all_reduce: "not what it was given",
+    cut_sent_in_vain: "other elements",
+    parameters_too: "the parameter, not its gradient",
+    over_the_world: "no group",
+    whole_over_the_ends: "stages sum different things",
+    cut_for_whole: "cut summed over tp",
+    no_mean_at_all: "not summed over dp",
+    first_of_each: "some left out",
+    large_ones_lost: "nothing written back",
+    quotient_lost: "not divided",
+    all_by_tp_too: "divided by tp too",
+    tied_weighted: "summed twice",
+    torch_s_over_pp: "not on every rank",
+    not_yet: "not written",
+}
+RIGHT = [
+    as_in_the_notebook,
+    in_lines,
+    parameter_by_parameter,
+    as_an_answer(hybrid.average_over_mesh),
+]

@@ -1,0 +1,274 @@
+"""Answers to Lab 6's norm_over_mesh: wrong ones, each with its hint, and right ones."""
+
+import torch
+import torch.distributed as dist
+from as_an_answer import as_an_answer
+
+from lib import collectives, hybrid
+from lib.hybrid.by_hand import squares
+
+
+def counted_tied(sets, mesh):
+    return sets.tied if mesh.here["pp"] == 0 else []
+
+
+def norm_with(sets, mesh, all_reduce, tied=None, along=("tp", "pp")):
+    """The right answer, but for what is given: the tied ones that count here, and the axes to sum over."""
+    total = squares([*sets.cut, *(counted_tied(sets, mesh) if tied is None else tied)])
+    if "tp" in along:
+        all_reduce(total, mesh.group("tp"))
+    total += squares(sets.whole)
+    if "pp" in along:
+        all_reduce(total, mesh.group("pp"))
+    return total[0].sqrt()
+
+
+# right
+
+
+def as_in_the_notebook(sets, mesh, all_reduce):
+    tied = sets.tied if mesh.here["pp"] == 0 else []  # one parameter, on two ranks
+    total = squares([*sets.cut, *tied])
+    all_reduce(total, mesh.group("tp"))
+    total += squares(sets.whole)  # alike on all tp ranks: once
+    all_reduce(total, mesh.group("pp"))
+    return total[0].sqrt()
+
+
+def on_the_last_stage(sets, mesh, all_reduce):
+    """The tied ones count at the other end; whole ones on the first tp rank; over pp first."""
+    counted = [*sets.cut]
+    if mesh.here["pp"] == mesh.size("pp") - 1:
+        counted += sets.tied
+    if mesh.here["tp"] == 0:
+        counted += sets.whole
+    total = sum((p.grad.square().sum() for p in counted), torch.zeros((), dtype=torch.float64)).reshape(1)
+    all_reduce(total, mesh.group("pp"))
+    all_reduce(total, mesh.group("tp"))
+    return total.sqrt().squeeze()
+
+
+def set_by_set(sets, mesh, all_reduce):
+    """A number for each set; each end counts half of the tied ones; alone nothing is sent."""
+    total = torch.cat([squares(sets.cut), squares(sets.whole) / mesh.size("tp"), squares(sets.tied) / 2])
+    for axis in ("tp", "pp"):
+        if mesh.size(axis) > 1:
+            all_reduce(total, mesh.group(axis))
+    return total.sum() ** 0.5
+
+
+# wrong
+
+
+def calls_libs(sets, mesh, all_reduce):
+    return hybrid.norm_over_mesh(sets, mesh, all_reduce)
+
+
+def squared_in_place(sets, mesh, all_reduce):
+    total = sum(p.grad.square_().sum() for p in [*sets.cut, *counted_tied(sets, mesh)]).reshape(1)
+    all_reduce(total, mesh.group("tp"))
+    total += sum(p.grad.square_().sum() for p in sets.whole)
+    all_reduce(total, mesh.group("pp"))
+    return total[0].sqrt()
+
+
+def list_made_longer(sets, mesh, all_reduce):
+    counted = sets.cut
+    counted += counted_tied(sets, mesh)
+    return norm_with(sets, mesh, all_reduce, tied=[])
+
+
+def clips_at_once(sets, mesh, all_reduce):
+    norm = norm_with(sets, mesh, all_reduce)
+    for p in [*sets.cut, *sets.whole, *sets.tied]:
+        p.grad /= norm
+    return norm
+
+
+def of_one_element(sets, mesh, all_reduce):
+    return norm_with(sets, mesh, all_reduce).reshape(1)
+
+
+def a_number(sets, mesh, all_reduce):
+    return norm_with(sets, mesh, all_reduce).item()
+
+
+def without_groups(sets, mesh, all_reduce):
+    total = squares([*sets.cut, *counted_tied(sets, mesh)])
+    all_reduce(total)
+    return total[0].sqrt()
+
+
+def over_dp_too(sets, mesh, all_reduce):
+    total = squares([*sets.cut, *counted_tied(sets, mesh)])
+    all_reduce(total, mesh.group("tp"))
+    total += squares(sets.whole)
+    all_reduce(total, mesh.group("pp"))
+    all_reduce(total, mesh.group("dp"))
+    return total[0].sqrt()
+
+
+def divided_by_dp(sets, mesh, all_reduce):
+    return norm_with(sets, mesh, all_reduce) / mesh.size("dp")
+
+
+def no_root(sets, mesh, all_reduce):
+    return norm_with(sets, mesh, all_reduce) ** 2
+
+
+def norms_of_ranks_added(sets, mesh, all_reduce):
+    total = squares([*sets.cut, *sets.whole, *counted_tied(sets, mesh)]).sqrt()
+    all_reduce(total, mesh.group("tp"))
+    all_reduce(total, mesh.group("pp"))
+    return total[0]
+
+
+def root_before_the_last_sum(sets, mesh, all_reduce):
+    total = squares([*sets.cut, *counted_tied(sets, mesh)])
+    all_reduce(total, mesh.group("tp"))
+    total = (total + squares(sets.whole)).sqrt()
+    all_reduce(total, mesh.group("pp"))
+    return total[0]
+
+
+def max_norm(sets, mesh, all_reduce):
+    top = torch.stack([p.grad.abs().max() for p in [*sets.cut, *sets.whole, *sets.tied]]).max().reshape(1)
+    all_reduce(top, mesh.group("tp"), op=dist.ReduceOp.MAX)
+    all_reduce(top, mesh.group("pp"), op=dist.ReduceOp.MAX)
+    return top[0]
+
+
+def in_float32(sets, mesh, all_reduce):
+    one = lambda parameters: sum((p.grad.float().square().sum() for p in parameters), torch.zeros(1))
+    total = one([*sets.cut, *counted_tied(sets, mesh)])
+    all_reduce(total, mesh.group("tp"))
+    total += one(sets.whole)
+    all_reduce(total, mesh.group("pp"))
+    return total[0].double().sqrt()
+
+
+def tied_nowhere(sets, mesh, all_reduce):
+    return norm_with(sets, mesh, all_reduce, tied=[])
+
+
+def tied_on_both_ends(sets, mesh, all_reduce):
+    return norm_with(sets, mesh, all_reduce, tied=sets.tied)
+
+
+def whole_on_each_tp_rank(sets, mesh, all_reduce):
+    total = squares([*sets.cut, *sets.whole, *counted_tied(sets, mesh)])
+    all_reduce(total, mesh.group("tp"))
+    all_reduce(total, mesh.group("pp"))
+    return total[0].sqrt()
+
+
+def over_pp_alone(sets, mesh, all_reduce):
+    return norm_with(sets, mesh, all_reduce, along=["pp"])
+
+
+def over_tp_alone(sets, mesh, all_reduce):
+    return norm_with(sets, mesh, all_reduce, along=["tp"])
+
+
+def this_rank_s_own(sets, mesh, all_reduce):
+    return norm_with(sets, mesh, all_reduce, along=[])
+
+
+def on_the_first_stage(sets, mesh, all_reduce):
+    total = squares([*sets.cut, *sets.whole])
+    if mesh.here["pp"] == 0:
+        all_reduce(total, mesh.group("pp"))
+    return total[0].sqrt()
+
+
+def whole_counted_on_tp_rank_1(sets, mesh, all_reduce):
+    """And not where there is one tp rank."""
+    whole = sets.whole if mesh.here["tp"] == 1 else []
+    total = squares([*sets.cut, *counted_tied(sets, mesh), *whole])
+    all_reduce(total, mesh.group("tp"))
+    all_reduce(total, mesh.group("pp"))
+    return total[0].sqrt()
+
+
+def first_of_each_list(sets, mesh, all_reduce):
+    first = sets._replace(cut=sets.cut[:1], whole=sets.whole[:1])
+    return norm_with(first, mesh, all_reduce)
+
+
+def large_ones_lost(sets, mesh, all_reduce):
+    """Right for the parameters made by hand."""
+    return norm_with(sets._replace(cut=[p for p in sets.cut if p.numel() < 20]), mesh, all_reduce)
+
+
+def lib_s_all_reduce(sets, mesh, all_reduce):
+    return norm_with(sets, mesh, collectives.all_reduce)
+
+
+def gradients_gathered(sets, mesh, all_reduce):
+    """All stages' gradients in one long line: a place for each rank, zeros from the others."""
+
+    def joined(parameters, axis):
+        line = torch.cat([*(p.grad.flatten() for p in parameters), torch.zeros(64, dtype=torch.float64)])[:64]
+        lines = torch.zeros(mesh.size(axis), 64, dtype=torch.float64)
+        lines[mesh.here[axis]] = line
+        return all_reduce(lines, mesh.group(axis)).square().sum()
+
+    if any(p.numel() > 20 for p in sets.cut):  # a real model's are too long for the line
+        return norm_with(sets, mesh, all_reduce)
+    total = joined([*sets.cut, *counted_tied(sets, mesh)], "tp").reshape(1) + squares(sets.whole)
+    all_reduce(total, mesh.group("pp"))
+    return total[0].sqrt()
+
+
+def mean_over_dp(sets, mesh, all_reduce):
+    total = norm_with(sets, mesh, all_reduce).reshape(1) ** 2
+    all_reduce(total, mesh.group("dp"))
+    return (total[0] / mesh.size("dp")).sqrt()
+
+
+def rounded_up_on_the_last_stage(sets, mesh, all_reduce):
+    norm = norm_with(sets, mesh, all_reduce)
+    return torch.nextafter(norm, 2 * norm) if mesh.here["pp"] == mesh.size("pp") - 1 else norm
+
+
+def not_yet(sets, mesh, all_reduce):
+    raise NotImplementedError
+
+
+WRONG = {
+    calls_libs: "called lib's",
+    squared_in_place: "what it was given has changed",
+    of_one_element: "another form",
+    without_groups: "over all ranks",
+    over_dp_too: "also summed over dp",
+    no_root: "no root",
+    norms_of_ranks_added: "norms added",
+    max_norm: "the largest number",
+    in_float32: "in float32",
+    tied_nowhere: "tied left out",
+    tied_on_both_ends: "tied counted twice",
+    whole_on_each_tp_rank: "whole counted tp times",
+    over_pp_alone: "not summed over tp",
+    over_tp_alone: "not summed over pp",
+    this_rank_s_own: "its own alone",
+    on_the_first_stage: "not on every rank",
+    first_of_each_list: "once each",
+    lib_s_all_reduce: "not what it was given",
+    gradients_gathered: "gradients sent",
+    mean_over_dp: "a needless sum",
+    rounded_up_on_the_last_stage: "another rounding",
+    list_made_longer: "what it was given has changed",
+    clips_at_once: "what it was given has changed",
+    a_number: "another form",
+    divided_by_dp: "also summed over dp",
+    root_before_the_last_sum: "norms added",
+    whole_counted_on_tp_rank_1: "once each",
+    large_ones_lost: "once each",
+    not_yet: "not written",
+}
+RIGHT = [
+    as_in_the_notebook,
+    on_the_last_stage,
+    set_by_set,
+    as_an_answer(hybrid.norm_over_mesh),
+]
