@@ -1,4 +1,4 @@
-"""On a GPU: a GPT on a mesh trains as one process does, a traced block as its plan says; unequal shares lose nothing."""
+"""On a GPU: a GPT on a mesh trains as one process does, a traced block as planned; unequal shares lose nothing."""
 
 import pytest
 import torch
