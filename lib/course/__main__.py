@@ -16,7 +16,7 @@ from pathlib import Path
 from . import build, classroom, execute, feedback, grade, isolate, notebook, release, report, submissions, validate
 from .notebook import CourseError
 
-AT_A_TIME = 2  # labs that are validated at the same time
+AT_A_TIME = 3  # labs that are validated at the same time
 
 
 def parser() -> argparse.ArgumentParser:
