@@ -6,11 +6,14 @@
     "nccl"           nccl, a GPU each   error               error
     "nccl-shared"    nccl, 2 ranks on a GPU (slow: for correctness only)    error
 
-`choose` decides, in the parent; `join` acts, on a rank. The same `join` serves a notebook's ranks and torchrun's.
+`choose` decides, in the parent; `join` acts, on a rank. The same `join` serves a notebook's ranks and torchrun's, whose
+ranks find each other with `meet`, also after a restart.
 """
 
 import os
 import sys
+import time
+import uuid
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -69,13 +72,16 @@ def join(choice: Choice | None = None, store: dist.Store | None = None, timeout:
     RANK, WORLD_SIZE and LOCAL_RANK come from the environment, as torchrun sets them. Under torchrun call
     `join()` bare: it picks NCCL when the node has a GPU for each of its ranks, else gloo, and meets at MASTER_ADDR.
     New tensors then lie on `device()` by default, so that the same cell runs on a CPU and on a GPU.
-    timeout: seconds after which a collective that nobody answers fails.
+    timeout: seconds after which a collective that nobody answers fails, or a meeting to which a rank does not come.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ["LOCAL_RANK"])
     if choice is None:
         choice = choose("auto", int(os.environ["LOCAL_WORLD_SIZE"]))
-    kwargs = {} if store is None else {"store": store, "rank": rank, "world_size": world_size}
+    if store is None:
+        at_master, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout)))
+        store = meet(at_master, rank, world_size, timeout)
+    kwargs = {}
     if choice.ranks_per_gpu:
         torch.cuda.set_device(local_rank // choice.ranks_per_gpu)
         torch.cuda.init()
@@ -83,7 +89,41 @@ def join(choice: Choice | None = None, store: dist.Store | None = None, timeout:
         kwargs["device_id"] = device()  # NCCL connects now: a first batch among some ranks only would hang
     if choice.ranks_per_gpu > 1:
         os.environ.update(_shared_gpu_settings(rank))
+    kwargs |= {"store": store, "rank": rank, "world_size": world_size}
     dist.init_process_group(choice.name, timeout=timedelta(seconds=timeout), **kwargs)
+
+
+def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> dist.Store:
+    """A part of `store` that only the ranks of this attempt have, though ranks that are dead have left keys in it.
+
+        rank r    here/r = r's own name, new in every process           waits until somebody answers that name
+        rank 0    answer/(name of r) = name of rank 0, for every r      until all have come: came/(name of rank 0)/r
+
+    torchrun keeps one store over all its restarts, and init_process_group puts the ranks' addresses under the same keys
+    each time: a rank of the second attempt reads the address of a dead rank of the first, and waits for it. Nothing in
+    the environment tells attempts apart: TORCHELASTIC_RESTART_COUNT counts each node's own failures. So rank 0's name
+    does. An answer to a new name can only come from a rank 0 that lives.
+
+    Raises RuntimeError on rank 0, naming who has not come after `timeout` seconds, and torch's error on the others.
+    """
+    name = uuid.uuid4().hex
+    store.set(f"here/{rank}", name)
+    if rank > 0:
+        store.wait([f"answer/{name}"], timedelta(seconds=timeout))
+        first = store.get(f"answer/{name}").decode()
+        store.set(f"came/{first}/{rank}", "")
+        return dist.PrefixStore(first, store)
+    missing, deadline = range(1, world_size), time.monotonic() + timeout
+    while missing:
+        for r in missing:
+            if store.check([f"here/{r}"]):  # perhaps a dead rank's name, until the living one has put its own there
+                store.set("answer/" + store.get(f"here/{r}").decode(), name)
+        missing = [r for r in missing if not store.check([f"came/{name}/{r}"])]
+        if missing and time.monotonic() > deadline:
+            who = ", ".join(map(str, missing))
+            raise RuntimeError(f"after {timeout:g} s rank {who} of {world_size} has not come: does torchrun run there?")
+        time.sleep(0.01)
+    return dist.PrefixStore(name, store)
 
 
 def device() -> torch.device:

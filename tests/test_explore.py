@@ -23,6 +23,7 @@ EXPLORERS = {
     "zero_memory": explore.draw_zero_memory,
     "zero_volume": explore.draw_zero_volume,
     "capacity": explore.draw_capacity,
+    "plans": explore.draw_plans,
 }
 
 

@@ -99,18 +99,33 @@ def terminated_as_an_error():
         signal.signal(signal.SIGTERM, before)
 
 
+def static(node):
+    """torchrun's options for a meeting whose members are numbered beforehand, at node 0."""
+    return [f"--node-rank={node}", f"--master-addr={ADDRESSES[0]}", f"--master-port={PORT}"]
+
+
+def c10d(node):
+    """For a meeting that numbers who comes, where a node that restarts its ranks makes the other do so too.
+
+    The last two say what torchrun would find out by the nodes' names, and these two nodes have one name.
+    """
+    where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={ADDRESSES[0]}:{PORT}", "--rdzv-id=job"]
+    return [*where, f"--rdzv-conf=is_host={int(node == 0)}", f"--local-addr={ADDRESSES[node]}"]
+
+
 class Nodes:
     """Two nodes that `two_nodes` made. Their namespaces are called `names`."""
 
     def __init__(self, names):
         self.names = names
 
-    def run(self, *command, nproc_per_node=1, env=None, timeout=120.0) -> list[Ended]:
+    def run(self, *command, nproc_per_node=1, meeting=static, env=None, timeout=120.0) -> list[Ended]:
         """torchrun `command` on both nodes, wait for both, and return how each ended: [node 0's, node 1's].
 
         command: what torchrun takes last: a script and its arguments, or "-m", a module and its arguments. It runs in
-        the repository root. env: further variables for the ranks. After a failure on one node the other has GRACE
-        seconds to end, and is then ended. Raises TimeoutError, with both outputs, after `timeout` seconds.
+        the repository root. meeting: `static` or `c10d`, above. env: further variables for the ranks. After a failure
+        on one node the other has GRACE seconds to end, and is then ended. Raises TimeoutError, with both outputs, after
+        `timeout` seconds.
         """
         # Without the second, every rank warns that nobody knows these addresses' names.
         quiet = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -123,8 +138,7 @@ class Nodes:
             for node, name in enumerate(self.names):
                 torchrun = [
                     "ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", "--nnodes=2",
-                    f"--node-rank={node}", f"--nproc-per-node={nproc_per_node}", f"--master-addr={ADDRESSES[0]}",
-                    f"--master-port={PORT}", f"--log-dir={logs}", *map(str, command),
+                    *meeting(node), f"--nproc-per-node={nproc_per_node}", f"--log-dir={logs}", *map(str, command),
                 ]  # fmt: skip
                 # A session of its own: an interrupt from the keyboard is for this process, which then ends them all.
                 kwargs = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "start_new_session": True}

@@ -30,8 +30,8 @@ class OverlappedDataParallel(Replicated):
     """`module` on every rank; backward starts the all-reduce of a bucket as soon as its gradients are there.
 
     all_reduce runs on the communication thread: until `average_gradients` has returned, the group is in use there.
-    start(all_reduce, tensor, group) begins it, and returns what has a `wait()`: another one for a transport that runs in
-    the background by itself, as `dist.all_reduce(tensor, group=group, async_op=True)` does.
+    start(all_reduce, tensor, group) begins it, and returns what has a `wait()`: another one for a transport that runs
+    in the background by itself, as `dist.all_reduce(tensor, group=group, async_op=True)` does.
     The tensors in `.grad` are used again in the next step: clone one that you want to keep.
     Raises RuntimeError from backward, if a gradient changes after its bucket has left.
     """

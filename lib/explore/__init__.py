@@ -12,6 +12,7 @@ stored, there are no sliders, and the same code gives the same bytes.
     lab2.py    pipeline
     lab4.py    zero_memory, zero_volume
     lab5.py    capacity
+    lab6.py    plans
 
 Each explorer has its figure beside it: `draw_model_memory(parameters=...)` is what `model_memory()` shows.
 """
@@ -28,11 +29,12 @@ from lib.explore.lab1 import data_parallel_step, draw_data_parallel_step, draw_s
 from lib.explore.lab2 import draw_pipeline, pipeline
 from lib.explore.lab4 import draw_zero_memory, draw_zero_volume, zero_memory, zero_volume
 from lib.explore.lab5 import capacity, draw_capacity
+from lib.explore.lab6 import draw_plans, plans
 from lib.explore.show import explore, sliders
 
 __all__ = [
     "all_reduce_cost", "capacity", "data_parallel_step", "draw_all_reduce_cost", "draw_capacity",
-    "draw_data_parallel_step", "draw_model_memory", "draw_pipeline", "draw_ring_against_hierarchical", "draw_scaling",
-    "draw_zero_memory", "draw_zero_volume", "explore", "model_memory", "pipeline", "ring_against_hierarchical",
-    "scaling_explorer", "sliders", "zero_memory", "zero_volume",
+    "draw_data_parallel_step", "draw_model_memory", "draw_pipeline", "draw_plans", "draw_ring_against_hierarchical",
+    "draw_scaling", "draw_zero_memory", "draw_zero_volume", "explore", "model_memory", "pipeline", "plans",
+    "ring_against_hierarchical", "scaling_explorer", "sliders", "zero_memory", "zero_volume",
 ]  # fmt: skip

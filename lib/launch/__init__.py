@@ -9,10 +9,12 @@ watch.py    the parent's watch: is it done, is it stuck, has a rank died
 output.py   what the ranks print
 errors.py   one error that names rank, line and values
 script.py   the same function as a file for torchrun
+slurm.py    and that file as a Slurm job
 """
 
 from lib.launch.errors import RankError
 from lib.launch.run import Results, capture, run
 from lib.launch.script import as_script
+from lib.launch.slurm import as_slurm
 
-__all__ = ["RankError", "Results", "as_script", "capture", "run"]
+__all__ = ["RankError", "Results", "as_script", "as_slurm", "capture", "run"]

@@ -1,0 +1,81 @@
+"""A script of `as_script` as a Slurm job: torchrun once on each node, and the nodes meet at the first of them.
+
+    launch.as_script(train, "train.py")
+    launch.as_slurm("train.py", "train.sbatch", nodes=2, nproc_per_node=8)    ->    sbatch train.sbatch
+
+    sbatch --> node 0: train.sbatch --> srun --+--> node 0: torchrun --> ranks 0 to 7      hosts the meeting place
+                                               +--> node 1: torchrun --> ranks 8 to 15
+
+    what dies        who starts it again                                          from
+    a rank           torchrun, on all nodes, --max-restarts times                 the last whole checkpoint
+    a node           Slurm puts the whole job back into its queue (--requeue)     the last whole checkpoint
+
+Nobody gives a node its number: all run the same command, and torchrun's "c10d" rendezvous numbers those who come. With
+the other one, "static" (--node-rank), a node learns of a death elsewhere only when its own ranks fail over it.
+
+No Slurm cluster was at hand while this was written: tests run the file with an `srun` and an `scontrol` of their own,
+which start both nodes' tasks on one machine. Slurm's part is written from its manual.
+"""
+
+import os
+import shlex
+
+TEMPLATE = """\
+#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task={nproc_per_node}
+{gpus}#SBATCH --time={time}
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output={name}-%j.out
+
+# {name} on {nodes} nodes, {nproc_per_node} ranks on each. Submit it where `torchrun` is on your PATH: sbatch {file}
+# What you add on the command line counts more than the lines above: sbatch --nodes=4 --partition=... {file}
+# A node has one task, torchrun, which starts the ranks. --requeue: after a node has failed, the job waits for its turn
+# again, goes on from its last checkpoint, and appends to the same output.
+
+set -eu
+
+export SCRIPT={script}
+export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
+{ledger}
+# Where the nodes meet: at the first one, on a port that differs between jobs.
+HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST")  # one a line
+export MEETING="${{HOSTS%%[[:space:]]*}}:$((20000 + SLURM_JOB_ID % 10000))"
+
+# Single quotes: each node fills in its own name and number. If torchrun gives up on one, srun ends the others.
+srun --kill-on-bad-exit=1 --cpus-per-task="${{SLURM_CPUS_PER_TASK:-{nproc_per_node}}}" bash -c '
+    exec torchrun --nnodes "$SLURM_NNODES" --nproc-per-node {nproc_per_node} --max-restarts {max_restarts} \\
+        --rdzv-backend c10d --rdzv-endpoint "$MEETING" --rdzv-id "$SLURM_JOB_ID" \\
+        --rdzv-conf "is_host=$((SLURM_NODEID == 0))" --local-addr "$SLURMD_NODENAME" "$SCRIPT"
+'
+"""
+
+
+def as_slurm(
+    script: str | os.PathLike, path: str | os.PathLike, nodes: int, nproc_per_node: int,
+    gpus_per_node: int = 0, max_restarts: int = 3, time: str = "01:00:00", ledger_dir: str | os.PathLike | None = None,
+) -> str:  # fmt: skip
+    """Write an sbatch file that runs `script`, a file of `as_script`, and return the command that submits it.
+
+    script: on a file system that all nodes see, like the checkpoints it writes. nproc_per_node: ranks on each node.
+    gpus_per_node: asked of Slurm; 0 asks for none. max_restarts: how often torchrun starts all ranks again.
+    time: the limit, as Slurm writes it. ledger_dir: where a job keeps its ranks' books, in a folder named after it.
+    Raises FileNotFoundError for a script that is not there, ValueError for fewer than 1 node or rank.
+    """
+    script, path = os.path.abspath(script), os.fspath(path)
+    if not os.path.isfile(script):
+        raise FileNotFoundError(f"{script} is not there: write it first, launch.as_script(fn, {script!r}, ...)")
+    if nodes < 1 or nproc_per_node < 1:
+        raise ValueError(f"{nodes} nodes of {nproc_per_node} ranks: a job needs at least 1 of each")
+    text = TEMPLATE.format(
+        name=os.path.splitext(os.path.basename(script))[0], file=os.path.basename(path), script=shlex.quote(script),
+        gpus=f"#SBATCH --gpus-per-node={gpus_per_node}\n" if gpus_per_node else "",
+        ledger=f'export LEDGER_DIR={shlex.quote(os.path.abspath(ledger_dir))}/"$SLURM_JOB_ID"\n' if ledger_dir else "",
+        nodes=nodes, nproc_per_node=nproc_per_node, max_restarts=max_restarts, time=time,
+    )  # fmt: skip
+    with open(path, "w") as file:
+        file.write(text)
+    return f"sbatch {shlex.quote(path)}"

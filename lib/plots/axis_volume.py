@@ -1,0 +1,107 @@
+"""Bytes that a step sends along each axis of the mesh: what the mesh's order of axes is chosen by.
+
+plan 1   tp  ----------------------o  24 GB      filled: inside a node
+         pp  -------o  33 MB                     diamond, thick: across nodes
+         dp  ---------------<>  1.2 GB
+"""
+
+import math
+
+from matplotlib.figure import Figure
+
+from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, RANK_COLORS, finish, styled
+
+AXIS_COLOR = {"tp": RANK_COLORS[4], "pp": RANK_COLORS[0], "dp": RANK_COLORS[1], "cp": RANK_COLORS[3],
+              "ep": RANK_COLORS[6], "data": RANK_COLORS[1]}  # fmt: skip
+
+
+@styled
+def axis_volume(sent, across=None, who="a GPU", title=None, note=""):
+    """A row per plan and axis, on a logarithmic scale: bytes that a step sends along it.
+
+    sent: {plan: {"tp": bytes, "pp": bytes, "dp": bytes}, ...}, as of `plan_messages`; 1 to 4 plans, at most 14 rows. An
+    axis that sends 0 has a row without a mark. across: {plan: ("dp", "pp"), ...}, the axes whose messages leave a node.
+    who: whose bytes they are. note: a sentence to begin the caption with.
+    Raises ValueError for more rows, other axes, or bytes below 0.
+    """
+    across = {plan: tuple((across or {}).get(plan, ())) for plan in sent}
+    rows = [(plan, axis) for plan in sent for axis in sent[plan]]
+    if not 1 <= len(sent) <= 4 or not 1 <= len(rows) <= 14:
+        raise ValueError(f"{len(sent)} plans with {len(rows)} axes: 1 to 4 plans, 14 axes in all, can be read")
+    for plan, axis in rows:
+        if axis not in AXIS_COLOR or sent[plan][axis] < 0:
+            raise ValueError(f"{plan}: {axis} sends {sent[plan][axis]} bytes: 0 or more, of {', '.join(AXIS_COLOR)}")
+    values = [sent[plan][axis] for plan, axis in rows if sent[plan][axis]]
+    if not values:
+        raise ValueError(f"{', '.join(sent)}: nothing is sent, so there is nothing to draw")
+    low, high = 10 ** math.floor(math.log10(min(values) / 2)), 6 * max(values)
+    gap = 0.6  # between plans
+    figure = Figure(figsize=(8, min(4.0, 1.6 + 0.21 * (len(rows) + gap * len(sent)))))
+    axes = figure.add_subplot()
+    y, places = 0.0, []
+    for plan in sent:
+        top = y
+        for axis, n_bytes in sent[plan].items():
+            places.append((y, axis))
+            color, leaves = AXIS_COLOR[axis], axis in across[plan]
+            if n_bytes:
+                axes.plot(
+                    [low, n_bytes], [y, y], color=color, lw=4.5 if leaves else 1.4, solid_capstyle="butt", zorder=2
+                )
+                axes.plot([n_bytes], [y], marker="D" if leaves else "o", ms=8 if leaves else 7, mfc=color, mec=PAPER,
+                          zorder=3)  # fmt: skip
+            words = f"{in_words(n_bytes)}{', across nodes' * (leaves and n_bytes > 0)}"
+            axes.annotate(words, (n_bytes or low, y), xytext=(8, 0), textcoords="offset points", va="center_baseline",
+                          size=9, weight="bold", color=INK if n_bytes else FAINT)  # fmt: skip
+            y += 1
+        axes.annotate(plan, (0, (top + y - 1) / 2), xycoords=("axes fraction", "data"), xytext=(-34, 0), ha="right",
+                      textcoords="offset points", va="center", weight="bold")  # fmt: skip
+        y += gap
+        if plan != list(sent)[-1]:
+            axes.axhline(y - 0.5 - gap / 2, color=OP_COLOR["idle"], lw=0.8)
+    axes.set(xscale="log", xlim=(low, high), ylim=(y - gap - 0.4, -0.6), xlabel=f"sent by {who} in a step")
+    axes.set_yticks([place for place, _ in places], [axis for _, axis in places])
+    for label, (_, axis) in zip(axes.get_yticklabels(), places, strict=True):
+        label.set(color=AXIS_COLOR[axis], weight="bold")
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_formatter(lambda value, _: in_words(value))
+    axes.xaxis.set_minor_formatter(lambda value, _: "")
+    axes.grid(axis="x", color=OP_COLOR["idle"], lw=0.7)
+    axes.set_axisbelow(True)
+    axes.spines["left"].set_visible(False)
+    claim = _claim(sent, across, who)
+    return finish(
+        figure,
+        title or claim,
+        f"{note} Logarithmic: each line is ten times the one before.".strip()
+        + " Thin, dot: inside a node. Thick, diamond: across nodes." * any(across.values()),
+        f"Bytes that {who} sends in a step along each axis, on a logarithmic scale. {claim}. {note} "
+        + " ".join(
+            f"{plan}: "
+            + ", ".join(f"{a} {in_words(n)}{' across nodes' * (a in across[plan])}" for a, n in sent[plan].items())
+            + "."
+            for plan in sent
+        ),
+    )
+
+
+def _claim(sent, across, who):
+    """What leaves a node, or all of it, by plan; of one plan alone, which axis sends most."""
+    leaves = {plan: sum(sent[plan].get(axis, 0) for axis in axes) for plan, axes in across.items()}
+    if len(sent) == 1:
+        ((plan, bytes_of),) = sent.items()
+        most = max(bytes_of, key=bytes_of.get)
+        claim = f"{most} sends most: {in_words(bytes_of[most])} of {in_words(sum(bytes_of.values()))}"
+        return claim + f"; {in_words(leaves[plan])} leave the node" * bool(across[plan])
+    out = any(across.values())
+    totals = leaves if out else {plan: sum(bytes_of.values()) for plan, bytes_of in sent.items()}
+    said = "; ".join(f"{in_words(n)} with {plan}" for plan, n in totals.items())
+    return f"{who[0].upper()}{who[1:]} sends {'across nodes' if out else 'in all'}: {said}"
+
+
+def in_words(n_bytes):
+    """Three digits: 33554432 -> "33.6 MB"."""
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if n_bytes >= 0.9995 * factor:
+            return f"{n_bytes / factor:.3g} {unit}"
+    return f"{n_bytes:.3g} bytes" if n_bytes else "nothing"

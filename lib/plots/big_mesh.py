@@ -1,0 +1,102 @@
+"""Thousands of GPUs in one picture: a small box is a node, which holds one tensor group.
+
+           stage 0 1 2 3 ...                     63
+    copy 0      . . . . . . | . . . . . . . . . .         a column: the copies of one stage, a data group
+    copy 1      - - - - - - # - - - - - - - - - -         a row: the stages of one copy, a pipeline
+    copy 2      . . . . . . | . . . . . . . . . .
+                           / \
+                 [968][969][970] ... [975]                the node where they cross: a tensor group
+
+Source of the layout: Narayanan et al. 2021, table 1: their model of 10^12 parameters on 3,072 A100s.
+"""
+
+import math
+
+from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import ConnectionPatch, Rectangle
+
+from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, finish, on_color, rank_color, styled
+
+TRILLION = {"pp": 64, "dp": 6, "tp": 8}
+MOST = {"pp": 128, "dp": 12, "tp": 8}
+PIPELINE, DATA, TENSOR = rank_color(0), rank_color(1), rank_color(2)
+
+
+@styled
+def big_mesh(sizes=None, at=(20, 2), title=None, note=""):
+    """A box per node: a column per pipeline stage, a row per copy of the model; one node enlarged, its GPUs numbered.
+
+    sizes: {"pp": stages, "dp": copies, "tp": GPUs of a node}; left out: the 64 x 6 x 8 of Narayanan et al. 2021. At
+    most 128 stages, 12 copies, 8 GPUs. at: (stage, copy) of the node to enlarge. note: to begin the caption with.
+    Raises ValueError for other axes, more of them, or a node outside the mesh.
+    """
+    sizes = sizes or TRILLION
+    if list(sizes) != ["pp", "dp", "tp"] or any(not 1 <= sizes[axis] <= MOST[axis] for axis in MOST):
+        raise ValueError(f"mesh {sizes}: use pp, dp and tp, in this order, at most 128 stages, 12 copies and 8 GPUs")
+    pp, dp, tp = sizes.values()
+    stage, copy = at
+    if not (0 <= stage < pp and 0 <= copy < dp):
+        raise ValueError(f"at={at}: use a stage from 0 to {pp - 1} and a copy from 0 to {dp - 1}")
+    figure = Figure(figsize=(8, 4))
+    grid, below = figure.subplots(2, gridspec_kw={"height_ratios": [max(2, 0.32 * dp), 1.5]})
+    colors = {(stage, copy): TENSOR}
+    for s in range(pp):
+        for c in range(dp):
+            colors.setdefault((s, c), PIPELINE if c == copy else DATA if s == stage else OP_COLOR["idle"])
+    boxes = [Rectangle((s + 0.1, c + 0.1), 0.8, 0.8) for s, c in colors]
+    grid.add_collection(PatchCollection(boxes, facecolors=list(colors.values()), edgecolors="none"))
+    grid.set(xlim=(-0.2, pp + 0.2), ylim=(dp + 0.05, -0.05))
+    step = max(1, pp // 8)
+    stages = sorted({*range(0, pp - step // 2, step), pp - 1, stage})
+    stages = [s for s in stages if s in (stage, pp - 1) or abs(s - stage) > step // 4]
+    grid.xaxis.tick_top()
+    grid.set_xticks([s + 0.5 for s in stages], stages)
+    grid.set_xlabel("stage (pp)", loc="left")
+    grid.xaxis.set_label_position("top")
+    grid.set_yticks([c + 0.5 for c in range(dp)], [f"copy {c}" for c in range(dp)])
+    for label, c in zip(grid.get_yticklabels(), range(dp), strict=True):
+        label.set(weight="bold" if c == copy else "normal", color=PIPELINE if c == copy else INK)
+    for label, s in zip(grid.get_xticklabels(), stages, strict=True):
+        label.set(weight="bold" if s == stage else "normal", color="#9a6a00" if s == stage else INK)
+    grid.tick_params(length=0)
+    for spine in grid.spines.values():
+        spine.set_visible(False)
+    first = (stage * dp + copy) * tp
+    _enlarged(below, first, tp)
+    for start, end in ((stage + 0.1, 0.02), (stage + 0.9, tp + 0.18)):  # from the node to what it holds
+        figure.add_artist(ConnectionPatch((start, copy + 0.9), (end, -0.06), grid.transData, below.transData,
+                                          color=TENSOR, lw=0.9))  # fmt: skip
+    words = (
+        (PIPELINE, f"a pipeline: {pp} stages, each a node", "activations go from node to node"),
+        (DATA, f"a data group: {dp} copies of a stage", "gradients, once per step"),
+        (TENSOR, f"a tensor group: the {tp} GPUs of a node", "all-reduces in every layer, over NVLink"),
+    )
+    for i, (color, what, sends) in enumerate(words):
+        y = -0.06 + 0.67 * i
+        below.add_patch(Rectangle((tp + 0.6, y), 0.3, 0.34, fc=color, ec="none"))
+        below.text(tp + 1.05, y + 0.17, what, va="center_baseline", weight="bold", size=9.5)
+        below.text(tp + 1.05, y + 0.45, sends, va="center_baseline", size=8.5, color=FAINT)
+    n = math.prod(sizes.values())
+    claim = f"{n:,} GPUs: {pp} stages x {dp} copies = {pp * dp} nodes, each with {tp} tensor ranks"
+    return finish(
+        figure,
+        title or claim,
+        f"{note} A small box is a node of {tp} GPUs. rank = (pp * {dp} + dp) * {tp} + tp.".strip(),
+        f"A grid of {pp} columns, the stages, and {dp} rows, the copies of the model; a box is a node of {tp} GPUs. "
+        f"{claim}. {note} Marked: the row of copy {copy}, a pipeline of {pp} stages; the column of stage {stage}, a "
+        f"data group of {dp} nodes; and where they cross, enlarged, the tensor group of ranks {first} to "
+        f"{first + tp - 1}.",
+    )
+
+
+def _enlarged(axes, first, tp):
+    """The node's GPUs, side by side, each with its rank."""
+    axes.set(xlim=(-0.1, 16.4), ylim=(1.75, -0.35))
+    axes.axis("off")
+    axes.add_patch(Rectangle((0.02, -0.06), tp + 0.16, 1.12, fc=PAPER, ec=TENSOR, lw=1.6))
+    for i in range(tp):
+        axes.add_patch(Rectangle((i + 0.15, 0.12), 0.9, 0.76, fc=TENSOR, ec="none"))
+        axes.text(i + 0.6, 0.5, str(first + i), ha="center", va="center_baseline", size=9, weight="bold",
+                  color=on_color(TENSOR))  # fmt: skip
+        axes.text(i + 0.6, 1.4, f"tp {i}", ha="center", va="center_baseline", size=8.5, color=FAINT)

@@ -1,0 +1,154 @@
+"""A traced block under one or two plans: how each operator is split, and what is sent between operators.
+
+               Megatron's: 1.2 ms                          the search's: 0.9 ms
+    x          [ replicate ]  -- / all-reduce              [ dim 1 ]
+                 |                                             |
+    up         [ column    ]                               [ column ]  reduce-scatter / all-gather + w
+                 |                                             |
+
+A row holds what does not depend on each other, such as q, k and v. A line goes from a result to who reads it.
+"""
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from lib.plots.boxes import amount
+from lib.plots.labels import scale
+from lib.plots.style import FAINT, OP_COLOR, PAPER, RANK_COLORS, finish, on_color, styled
+
+STRATEGY_COLOR = {"column": RANK_COLORS[1], "row": RANK_COLORS[3]}
+WHOLE = ("replicate", "given", "wanted")
+SHORT = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter",
+         "all_to_all": "all-to-all", None: "–"}  # fmt: skip
+
+
+@styled
+def shardings(operators, plans, both_ways, title=None, note=""):
+    """A column per plan, a box per operator with its strategy; in purple what is sent, forward / backward.
+
+    operators: of a Traced, at most 18 rows deep. plans: {"Megatron's": Plan, "the search's": Plan}, 1 or 2.
+    both_ways: that of lib.automatic.layouts: (old layout, new one) -> the collectives' names (forward, backward).
+    note: a sentence to begin the caption with.
+    Raises ValueError for another number of plans, more rows, or a plan of other operators.
+    """
+    rows = _rows(operators)
+    if not 1 <= len(plans) <= 2 or not 2 <= len(rows) <= 18:
+        raise ValueError(f"{len(plans)} plans of {len(rows)} rows of operators: 1 or 2 plans of 2 to 18 can be read")
+    for name, plan in plans.items():
+        if set(plan.strategies) != {op.name for op in operators}:
+            raise ValueError(f"{name} has strategies for {', '.join(plan.strategies)}: give a plan of these operators")
+    pitch = min(0.24, 3.0 / len(rows))  # inches
+    figure = Figure(figsize=(8, min(4.0, 1.05 + pitch * len(rows))))
+    panels = figure.subplots(1, len(plans), squeeze=False, sharey=True)[0]
+    factor, unit = (1e3, "ms") if max(plan.seconds for plan in plans.values()) < 1 else (1.0, "s")
+    if max(plan.seconds for plan in plans.values()) < 1e-3:
+        factor, unit = 1e6, "µs"
+    size = min(9.0, 40 * pitch)
+    for axes, (name, plan) in zip(panels, plans.items(), strict=True):
+        places = _places(rows)
+        _edges(axes, operators, places)
+        for op in operators:
+            x, y, wide = places[op.name]
+            words = plan.strategies[op.name].name
+            color = _color(words)
+            axes.add_patch(Rectangle((x, y - 0.36), wide, 0.72, fc=color, ec=PAPER, lw=0.6, zorder=3))
+            axes.text(x + wide / 2, y, words, ha="center", va="center_baseline", size=size if wide > 1 else 0.75 * size,
+                      color=on_color(color), zorder=4)  # fmt: skip
+        for i, row in enumerate(rows):
+            if text := _sent(row, plan.moves, both_ways):
+                label = axes.annotate(text, (3.25, i), va="center_baseline", size=size, color=OP_COLOR["send"],
+                                      weight="bold", annotation_clip=False)  # fmt: skip
+                label.set_in_layout(False)  # it has room within the axes
+        axes.set(xlim=(0, 7.1 if len(plans) == 2 else 9), ylim=(len(rows) - 0.5, -0.5))
+        axes.set_yticks(range(len(rows)), [_words(row) for row in rows], size=size)
+        axes.set_xticks([])
+        axes.tick_params(length=0)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        by, of = scale(plan.sent, "elements")
+        costs = f"{amount(plan.seconds * factor)} {unit}, {amount(plan.sent / by)} {of}"
+        axes.set_title(f"{name}: {costs}", loc="left", size=9.5, weight="bold", pad=3)
+    claim = _claim(plans, factor, unit)
+    return finish(
+        figure,
+        title or f"{claim[0].upper()}{claim[1:]}",
+        f"{note} Above: time, and elements that all ranks send. In a box: how it is split. Purple: what sends its "
+        "result, forward / backward. + w: and its weights' gradients are all-reduced.".strip(),
+        f"Operators of a traced module and how each is split, a column per plan. {claim}. {note} "
+        + " ".join(f"{name}: {_in_words(rows, plan, both_ways)}." for name, plan in plans.items()),
+    )
+
+
+def _rows(operators):
+    """[[Operator, ...], ...]: by how many operators lie before each, the longest way."""
+    depth = {}
+    for op in operators:
+        depth[op.name] = 1 + max((depth[name] for name in op.inputs), default=-1)
+    return [[op for op in operators if depth[op.name] == d] for d in range(max(depth.values()) + 1)]
+
+
+def _places(rows):
+    """{operator: (left, row, width)} of its box; a row's boxes share 2.7 units."""
+    found = {}
+    for y, row in enumerate(rows):
+        wide = 2.7 / len(row)
+        found |= {op.name: (0.45 + i * wide + 0.03, y, wide - 0.06) for i, op in enumerate(row)}
+    return found
+
+
+def _edges(axes, operators, places):
+    """A line from every result to its readers; past several rows it goes round at the left."""
+    for op in operators:
+        x, y, wide = places[op.name]
+        for name in op.inputs:
+            x0, y0, wide0 = places[name]
+            if y - y0 == 1:
+                axes.plot([x0 + wide0 / 2, x + wide / 2], [y0, y], color=FAINT, lw=1.1, zorder=1)
+            else:
+                axes.plot([x0 + 0.1, 0.18, 0.18, x + 0.1], [y0, y0, y, y], color=FAINT, lw=1.1, zorder=1)
+
+
+def _color(strategy):
+    if strategy in WHOLE:
+        return OP_COLOR["idle"]
+    return STRATEGY_COLOR.get(strategy, "#9cc7ea")  # a dim of the activations
+
+
+def _sent(row, moves, both_ways):
+    """What lies behind these operators' results, and whether something lies behind their weights, as text."""
+    results = dict.fromkeys(_said(both_ways(m.old, m.new)) for m in moves if m.what in {op.name for op in row})
+    owned = {f"{op.name}.{weight}" for op in row for weight in op.weights}
+    return "; ".join(results) + " + w" * any(m.what in owned for m in moves)
+
+
+def _said(names):
+    return " / ".join(SHORT[name] for name in names)
+
+
+def _words(row):
+    """The operators' names in few letters: "attention_q, k, v", "split_heads x 3"."""
+    plain = [name.rstrip("0123456789").rstrip("_") or name for name in (op.name for op in row)]
+    if len(set(plain)) == 1:
+        return (plain[0] if len(row) > 1 else row[0].name) + f" x {len(row)}" * (len(row) > 1)
+    start = plain[0][: next((i for i, letters in enumerate(zip(*plain, strict=False)) if len(set(letters)) > 1), 0)]
+    return start + ", ".join(name[len(start) :] for name in plain)
+
+
+def _claim(plans, factor, unit):
+    names = list(plans)
+    first, last = plans[names[0]], plans[names[-1]]
+    said = f"{names[-1]} plan takes {amount(last.seconds * factor)} {unit}"
+    if len(names) == 1:
+        return said
+    if all(first.strategies[op].name == last.strategies[op].name for op in first.strategies):
+        return f"{names[-1]} plan is {names[0]}, operator by operator"
+    return f"{said}, {last.seconds / first.seconds:.0%} of {names[0]} {amount(first.seconds * factor)}"
+
+
+def _in_words(rows, plan, both_ways):
+    found = []
+    for row in rows:
+        ways = ", ".join(dict.fromkeys(plan.strategies[op.name].name for op in row))
+        sent = _sent(row, plan.moves, both_ways)
+        found.append(f"{_words(row)} {ways}" + f" (sent: {sent})" * bool(sent))
+    return "; ".join(found)
