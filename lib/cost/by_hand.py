@@ -7,7 +7,7 @@
     bubble    (p-1) / (v m + p - 1)
     messages  tp           m L/p  x  4 all-reduces of  2 s b h  bytes         two forward, two backward, in each layer
               pp           m v  x  2 messages of  2 s b h / t                 a stage in the middle: on, and back
-              dp           an all-reduce of  2 P                              gradients of the first stage, once per step
+              dp           an all-reduce of  2 P                              gradients of the first stage, once
               an all-reduce over N ranks costs each of them  2 (N-1)/N  of its bytes
 
 L layers of width h, V vocabulary, s tokens in a sequence, b sequences in a micro-batch, m micro-batches per pipeline;
