@@ -9,7 +9,7 @@ The runner-up is the best plan with other degrees: plans that differ only in ZeR
 
 from lib.cost.hardware import GIB, gpu
 from lib.cost.predict import FITS
-from lib.cost.search import DEFAULT_STACK, divisors, powers, search, smallest
+from lib.cost.search import DEFAULT_STACK, depths, powers, search, smallest
 from lib.cost.shapes import load
 from lib.cost.stacks import stacks
 from lib.cost.step import step_seconds
@@ -60,14 +60,12 @@ def impossible(model, device, gpus, batch):
     """What stands in the way if no plan fits, and what would make one possible."""
     least = smallest(model, device, gpus, batch)
     if least is None:
-        degrees = [(tp, pp) for tp in powers(8) for pp in divisors(model.layers) if layable(model, gpus, tp, pp)]
-        least_dp = min((gpus // (tp * pp) for tp, pp in degrees), default=None)
-        if least_dp is None:
-            return f"{gpus} GPUs cannot be divided: use a multiple of 8, with pp a divisor of {model.layers} layers"
+        whole = [tp for tp in powers(8) if gpus % tp == 0 and model.heads % tp == 0]
+        least_dp = min(gpus // (tp * pp) for tp in whole for pp in depths(model.layers, gpus // tp))
         near = [str(n * least_dp) for n in (batch // least_dp, -(-batch // least_dp)) if n]
         return (
-            f"global batch {batch} is not divisible: {gpus} GPUs leave at least dp {least_dp} (tp up to 8, pp a "
-            f"divisor of {model.layers} layers), and dp must divide the batch: use {' or '.join(near)}"
+            f"global batch {batch} is not divisible: {gpus} GPUs leave at least dp {least_dp} (tp up to 8, pp up to "
+            f"{model.layers} layers), and dp must divide the batch: use {' or '.join(near)}"
         )
     room = FITS * device.memory
     more = least.memory / room
@@ -79,10 +77,6 @@ def impossible(model, device, gpus, batch):
     if enough:
         return text + f"Use {enough} GPUs, or GPUs with {least.memory / FITS / GIB:.0f} GiB, or shorter sequences."
     return text + f"Use GPUs with {least.memory / FITS / GIB:.0f} GiB, or shorter sequences: more GPUs do not help."
-
-
-def layable(model, gpus, tp, pp):
-    return model.heads % tp == 0 and gpus % (tp * pp) == 0
 
 
 def _fits(model, device, gpus, batch):

@@ -1,7 +1,8 @@
 """Find the parameters that explain the published step times.
 
-    residual of row j    e_j = log R_j - log T_j(x) - log f_stack
-    f_stack              exp( sum of w^2 e / (sum of w^2 + 0.3) )    solved for in closed form, drawn towards 1
+    residual of row j    e_j = log R_j - log T_j(x, f_stack)
+    f_stack              step time relative to the model's, the vocabulary's product apart: makes the weighted mean of e
+                         nearly 0, drawn towards 1
     weight               w_j = min(1, sqrt(25 / rows of its source))   720 rows of one source count as 25
 
 Least squares with a soft edge (rho grows like |e| beyond 10 %), so that a few odd rows do not bend the rest. Of the 720
@@ -76,7 +77,10 @@ def weights(cases):
 
 
 def stack_factors(errors, cases, w):
-    """{stack: log factor}, from log errors of the model without factors; far-off rows count less, as in the fit."""
+    """{stack: log factor}, from log errors of the model without factors; far-off rows count less, as in the fit.
+
+    f = sum of v e / (sum of v + drawn), v: w^2, less for a row that is far off.
+    """
     errors, stacks = np.asarray(errors), np.array([case.job.stack.name for case in cases])
     found = {}
     for stack in dict.fromkeys(stacks.tolist()):
@@ -84,7 +88,7 @@ def stack_factors(errors, cases, w):
         f = np.median(e)
         for _ in range(5):
             v = squares / np.sqrt(1 + ((e - f) / SOFT) ** 2)
-            f = (v * e).sum() / (v.sum() + DRAWN)  # f = sum of v e / (sum of v + drawn)
+            f = (v * e).sum() / (v.sum() + DRAWN)
         found[stack] = float(f)
     return found
 
@@ -101,11 +105,14 @@ def fit(cases, start=None, rounds=12):
     spread = np.array([row["spread"] for row in rows])
     measured, w = np.log([case.seconds for case in cases]), weights(cases)
 
-    def errors(x):
-        k = from_values(dict(zip(names, np.exp(x), strict=True)))
-        e = measured - np.log(seconds(k, cases))
-        factors = stack_factors(e, cases, w)
-        return e - np.array([factors[case.job.stack.name] for case in cases]), factors
+    def errors(x, passes=2):
+        k, logs = from_values(dict(zip(names, np.exp(x), strict=True))), {}
+        of_rows = lambda: np.array([logs.get(case.job.stack.name, 0.0) for case in cases])
+        for _ in range(passes):  # the step is not quite proportional to the factor
+            now = k._replace(factors={stack: float(np.exp(log)) for stack, log in logs.items()})
+            e = measured - np.log(seconds(now, cases)) + of_rows()
+            logs = stack_factors(e, cases, w)
+        return e - of_rows(), logs
 
     def residuals(x):
         e, factors = errors(x)
@@ -116,7 +123,7 @@ def fit(cases, start=None, rounds=12):
     found = least_squares(
         residuals, x, bounds=(low, high), loss="soft_l1", f_scale=SOFT, diff_step=1e-3, max_nfev=rounds
     ).x
-    _, factors = errors(found)
+    _, factors = errors(found, passes=5)
     values = dict(zip(names, np.exp(found).tolist(), strict=True))
     return {**values, **{f"factor {stack}": float(np.exp(log)) for stack, log in factors.items()}}
 

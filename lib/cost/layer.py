@@ -13,13 +13,15 @@
 
     t ranks of tensor parallelism divide all but the 22 h, which sequence parallelism divides too.
 
-A pass takes at least as long as the host needs to launch its kernels: small layers wait for Python. Fused backward
-recomputes the scores: 2.5 times forward; other products 2.
+A pass takes about as long as the host needs to launch its kernels, if that is longer: small layers wait for Python.
+Rounded at the corner, hypot(GPU, host): a layer is many kernels, and some of them are small. Fused backward recomputes
+the scores: 2.5 times forward; other products 2.
 
 Sources: Narayanan et al. 2021, Korthikanti et al. 2022 (operations, what tensor and sequence parallelism send); Dao
 2023 for fused attention; the byte counts are of the operations listed, each tensor read and written once in 16 bits.
 """
 
+from math import hypot
 from typing import NamedTuple
 
 from lib.cost import network
@@ -81,13 +83,14 @@ def layer(model, plan, gpu, stack, k):
     """
     tokens = plan.micro_batch * model.seq / plan.cp  # (T,) on this rank
     tp, h, memory = plan.tp, model.hidden, k.hbm * gpu.hbm
-    multiply = lambda matrices: products(matrices, tokens, tp, gpu, plan.precision, k)
+    how = plan.precision, k, stack.written
+    multiply = lambda matrices: products(matrices, tokens, tp, gpu, *how)
 
     forward, backward = multiply(model.attention_matrices())
     exchange, routed = 0.0, tokens * model.topk / tp
     if model.experts:
         # routed: (T topk / tp,) copies of tokens on each rank, if all experts are chosen alike
-        pairs = [experts(model.mlp_matrices(model.ffn), routed, model.experts / plan.ep, gpu, plan.precision, k)]
+        pairs = [experts(model.mlp_matrices(model.ffn), routed, model.experts / plan.ep, gpu, *how)]
         pairs += [multiply(model.mlp_matrices(model.shared_ffn))] if model.shared_ffn else []
         exchange = 2 * network.all_to_all(gpu, plan.ep, model.topk, 2 * tokens / tp * h, k.network)
     else:
@@ -114,7 +117,7 @@ def layer(model, plan, gpu, stack, k):
     if model.experts:  # NVL72 racks run experts from captured graphs
         launch = k.launch * k.launch_moe * stack.launch_moe * (0.3 if gpu.per_node > 8 else 1)
     launch *= 1.3 if tp > 1 else 1
-    there = _at_least(launch, Times(forward, attended, moved + softmax, tensor, ring, exchange))
+    there = _launched(launch, Times(forward, attended, moved + softmax, tensor, ring, exchange))
     back = Times(
         backward,
         (2.5 if stack.flash else 2) * attended,
@@ -130,9 +133,9 @@ def layer(model, plan, gpu, stack, k):
         again = Times(0.5 * forward, 0.0, moved, 0.5 * tensor, 0.0, 0.5 * exchange)
     elif plan.recompute == "selective":  # the scores
         again = Times(attention=attended, elementwise=softmax, context=ring)
-    return Layer(there, again, _at_least(1.5 * launch, back))
+    return Layer(there, again, _launched(1.5 * launch, back))
 
 
-def _at_least(host, times):
+def _launched(host, times):
     """`times`, and the wait for a host that takes `host` seconds to launch it all."""
-    return times._replace(launch=max(0.0, host - times.total))
+    return times._replace(launch=hypot(times.total, host) - times.total)

@@ -17,7 +17,8 @@
                       [tile][tile][tile]
 
 So thin slices cost more per operation: tensor parallelism divides m, or n, and short micro-batches shorten T. Backward
-multiplies twice: X's gradient has T n outputs, and A's n m.
+multiplies twice: X's gradient has T n outputs, and A's n m. Where the kernel adds A's gradient to the sum over
+micro-batches itself, it moves more than 2 bytes for each of these: it reads and writes the sum.
 
 Sources: NVIDIA's "Matrix Multiplication Background" guide for tiles and waves. R's and M's shares and `ramp` are fitted
 (parameters.py).
@@ -45,24 +46,26 @@ def waves(outputs):
     return min(ceil(large) / large, SMALL * ceil(half) / half)
 
 
-def products(matrices, tokens, tp, gpu, precision, k):
+def products(matrices, tokens, tp, gpu, precision, k, written=2):
     """(forward, backward) seconds of multiplying (tokens, n) with each (n, m) of `matrices`.
 
-    tp: ranks over which each matrix is split, along its longer side, as its heads or its hidden units lie.
+    tp: ranks over which each matrix is split, along its longer side, as its heads or its hidden units lie;
+    written: bytes that the product moves for each number of a weight's gradient.
     """
     flops, memory, sms = rate(gpu, precision, k), k.hbm * gpu.hbm, gpu.sms
     forward = backward = 0.0
     for n, m in matrices:
         n, m = (n, m / tp) if m >= n else (n / tp, m)
         arithmetic = 2 * tokens * n * m / flops
-        moved = 2 * (tokens * n + n * m + tokens * m) / memory
+        passed = 2 * tokens * (n + m)  # bytes of X and Y, or of their gradients
+        moved, added = (passed + 2 * n * m) / memory, (passed + written * n * m) / memory
         forward += hypot(arithmetic * waves(tokens * m / sms) * (1 + k.ramp / n), moved)
         backward += hypot(arithmetic * waves(tokens * n / sms) * (1 + k.ramp / m), moved)
-        backward += hypot(arithmetic * waves(n * m / sms) * (1 + k.ramp / tokens), moved)
+        backward += hypot(arithmetic * waves(n * m / sms) * (1 + k.ramp / tokens), added)
     return forward, backward
 
 
-def experts(matrices, tokens, local, gpu, precision, k):
+def experts(matrices, tokens, local, gpu, precision, k, written=2):
     """(forward, backward) seconds of an expert layer: `tokens` divided among `local` experts of these matrices.
 
     The experts' products run as one grouped kernel at `grouped` of a large product's rate; every expert's weights are
@@ -71,7 +74,9 @@ def experts(matrices, tokens, local, gpu, precision, k):
     flops, memory = rate(gpu, precision, k) * k.grouped, k.hbm * gpu.hbm
     if precision in ("fp8", "fp4"):
         flops *= k.grouped_fp8
-    forward = 0.0
+    forward = gradients = 0.0
     for n, m in matrices:
-        forward += hypot(2 * tokens * n * m / flops, 2 * (tokens * (n + m) + local * n * m) / memory)
-    return forward, 2 * forward
+        arithmetic, passed = 2 * tokens * n * m / flops, 2 * tokens * (n + m)
+        forward += hypot(arithmetic, (passed + 2 * local * n * m) / memory)
+        gradients += hypot(arithmetic, (passed + written * local * n * m) / memory)
+    return forward, forward + gradients

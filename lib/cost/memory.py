@@ -5,13 +5,14 @@
     weights       w P        2 bytes each, or 4          divided by the data ranks from ZeRO-3 on
     gradients     g P        2 or 4                      ZeRO-2; with a pipeline, ZeRO-3
     optimizer     o P        12: fp32 copy, momentum, variance; 8 without the copy        ZeRO-1
-    activations   kept by L_i layers for each micro-batch in flight (kept.py)
+    activations   kept by L_i layers for each micro-batch in flight (kept.py); torch's pipelining also has a place for
+                  all that neighbours send in a step, activations and their gradients
     logits        the vocabulary's product and what the loss makes of it, on the last stage
     working       what comes and goes: a layer being recomputed; the gradient of the largest matrix before it is added
                   (2 + 4 bytes); what ZeRO-3 gathers: a layer and the next, with a pipeline all of the stage
     reserve       what the allocator holds beyond that, where the source reports reserved memory
 
-Stages compared: the first (most in flight), the second (as many layers as any), the last (logits).
+Stages compared: the first (most in flight), the second, the first with as many layers as any, the last (logits).
 
 Sources: ZeRO (Rajbhandari et al. 2020) section 3.1; Megatron-LM docs/user-guide/features/dist_optimizer.md for 6 + 12/d
 bytes; Korthikanti et al. 2022. Bytes per parameter and logit of each stack: data/stacks.csv.
@@ -61,12 +62,21 @@ def working_bytes(model, plan, stack, tokens, dense):
     return working + min(2 * 2 * 2 * layer, w * whole + adding)  # this layer's weights and gradients, and the next's
 
 
+def received_bytes(model, plan, stage, tokens):
+    """Places for all messages of a step: from before and from behind for each of v chunks, but one at either end."""
+    if plan.pp == 1:
+        return 0.0
+    messages = (2 * plan.v - (stage in (0, plan.pp - 1))) * plan.micro_batches
+    return messages * 2 * tokens * model.hidden / (plan.tp if plan.sequence_parallel else 1)
+
+
 def stage_memory(model, plan, stack, stage, layers=None):
     """{component: bytes} of a stage. layers: [layers of each stage], lib.cost.step.split if not given."""
     layers = layers or split(model.layers, plan.pp)
     tokens = plan.micro_batch * model.seq / plan.cp
     parts = state_bytes(model, plan, stack, stage, layers)
     parts["activations"] = layers[stage] * kept_bytes(model, plan, stack) * tokens * in_flight(plan, stage)
+    parts["activations"] += received_bytes(model, plan, stage, tokens) if stack.kept_logit_bytes else 0.0
     logit = stack.logit_bytes + (stack.kept_logit_bytes * plan.micro_batches if plan.pp > 1 else 0.0)
     parts["logits"] = logit * tokens * model.vocab / plan.tp if stage == plan.pp - 1 else 0.0
     dense, _ = stage_parameters(model, plan, stage, layers)
@@ -78,7 +88,7 @@ def stage_memory(model, plan, stack, stage, layers=None):
 def memory(model, plan, stack):
     """{component: bytes} of the stage that needs most."""
     layers = split(model.layers, plan.pp)
-    stages = sorted({0, min(1, plan.pp - 1), plan.pp - 1})
+    stages = sorted({0, min(1, plan.pp - 1), layers.index(max(layers)), plan.pp - 1})
     return max((stage_memory(model, plan, stack, i, layers) for i in stages), key=lambda parts: sum(parts.values()))
 
 

@@ -32,7 +32,7 @@ class Parameters(NamedTuple):
     exposed: float  # share of a pipeline message's time that a stage waits
     misaligned: float  # slowdown of the scores' products if 8 does not divide the head size
     straggler: float  # growth of the step with each doubling of the nodes: the slowest sets the pace
-    factors: dict  # {stack: its factor on step time}
+    factors: dict  # {stack: its factor on step time, the vocabulary's product apart}
 
 
 def from_values(values):

@@ -1,7 +1,8 @@
 """Every plan for a model on a cluster, and those that fit in memory, fastest first.
 
     degrees       tp: powers of two that divide the heads, within a node
-                  pp: whatever divides the layers; v: whatever divides a stage's, where m allows it
+                  pp: any number of stages with a layer at least, as even as can be (lib.cost.step.split)
+                  v: whatever divides a stage's layers, where all stages have as many and m allows it
                   cp: 1, or for 16,384 tokens and more also 2 to 16; ep: powers of two that divide the experts
                   dp: the GPUs that are left
     micro-batch   1, 2, 4, ... 32
@@ -22,7 +23,7 @@ from lib.cost.parameters import parameters
 from lib.cost.plan import Plan
 from lib.cost.predict import FITS
 from lib.cost.stacks import stacks
-from lib.cost.step import step_seconds
+from lib.cost.step import split, step_seconds
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 DEFAULT_STACK = "megatron-core"
@@ -46,6 +47,23 @@ def powers(most):
     return [2**i for i in range(most.bit_length()) if 2**i <= most]
 
 
+def depths(layers, gpus):
+    """pp that divide `gpus` and leave every stage a layer. Where one does not divide the layers, embedding and head
+    count as a layer each, as in published runs: 126 layers on 16 stages are 7, 8, ... 8, 7.
+    """
+    return [pp for pp in divisors(gpus) if pp <= layers and min(split(layers, pp)) > 0]
+
+
+def chunks(layers, pp, m):
+    """v: stages on each of pp ranks. More than one only if they are equal, embedding and head counted where pp does not
+    divide the layers, and if pp divides the m micro-batches.
+    """
+    slots = layers + (2 if layers % pp else 0)
+    if pp == 1 or slots % pp or m % pp:
+        return [1]
+    return [v for v in divisors(slots // pp) if pp * v <= layers]
+
+
 def plans(model, gpu, gpus, batch, stack, precision="bf16"):
     """Yield every Plan of the space above for `model` on `gpus` GPUs with `batch` sequences a step."""
     recomputes = ("none", "full") if stack.flash else ("none", "selective", "full")
@@ -57,20 +75,17 @@ def plans(model, gpu, gpus, batch, stack, precision="bf16"):
         for cp in contexts:
             if gpus % (tp * cp):
                 continue
-            for pp in divisors(model.layers):
-                if gpus % (tp * cp * pp):
-                    continue
+            for pp in depths(model.layers, gpus // (tp * cp)):
                 dp = gpus // (tp * cp * pp)
                 for b in MICRO_BATCHES:
                     if batch % (dp * b):
                         continue
                     m = batch // (dp * b)
-                    deep = model.layers // pp
-                    depths = divisors(deep) if pp > 1 and m % pp == 0 else [1]
+                    interleaved = chunks(model.layers, pp, m)
                     for ep in experts:
                         if (dp * cp * tp) % ep:
                             continue
-                        for v in depths:
+                        for v in interleaved:
                             for zero in (0, 1, 2, 3) if dp * cp > 1 else (0,):
                                 for recompute in recomputes:
                                     yield Plan(batch, b, tp, pp, dp, cp, ep, v, zero, recompute, tp > 1, precision)

@@ -9,18 +9,21 @@ Time
     dp_overlap          1 if gradients are exchanged during backward
     scatter_gather      1 if pipeline messages are split over the tensor ranks
     gradient_bytes      per parameter, in which gradients are summed and exchanged
+    fused_sum           1 if the product of a weight's gradient adds it to the sum over micro-batches itself
     launch, launch_moe  host time of a layer, and of one with experts, relative to eager Megatron-LM
     nic                 bytes per second of each GPU's share of the network, where it is not the GPU's usual one
 Memory
     state               bytes per parameter: weights, gradients, optimizer
     logit_bytes         bytes per logit at the peak
-    kept_logit_bytes    and of every micro-batch, which torch's pipelining keeps until the step ends
+    kept_logit_bytes    and of every micro-batch, which torch's pipelining keeps until the step ends; where it is not 0,
+                        places for all that neighbours send are kept too
     runtime, reserve    bytes, and a factor, that the source's tool counts beyond what is allocated
     selective           share of a layer's activations that selective recomputation keeps, with fused attention
 
-These are from each source's text or code, but for a few numbers that were set on its published rows: logit_bytes and
-selective of torchtitan, logit_bytes of megatron-core-0.14, reserve of torchtitan and Megatron-DeepSpeed, and the nic of
-zero3-2021. What is fitted for a stack is one `factor` on its step time (parameters.py). Data: data/stacks.csv.
+These are from each source's text or code (DeepSpeed's pipelines split messages too: `is_pipe_partitioned`; Transformer
+Engine and Megatron-LM since 2023 fuse the sum), but for a few numbers that were set on its published rows: logit_bytes
+and selective of torchtitan, logit_bytes of megatron-core-0.14, reserve of torchtitan and Megatron-DeepSpeed, and the
+nic of zero3-2021. What is fitted for a stack is one `factor` on its step time (parameters.py). Data: data/stacks.csv.
 """
 
 import functools
@@ -43,6 +46,7 @@ class Stack(NamedTuple):
     dp_overlap: int = 1
     scatter_gather: int = 1
     gradient_bytes: int = 4
+    fused_sum: int = 1
     launch: float = 0.3
     nic: float | None = None  # bytes/s
     state: tuple = (2, 4, 12)  # bytes per parameter
@@ -52,6 +56,11 @@ class Stack(NamedTuple):
     selective: float = 1.0
     launch_moe: float = 1.0
     kept_logit_bytes: float = 0.0
+
+    @property
+    def written(self):
+        """Bytes that the product of a weight's gradient moves for each number: the sum in and out, or 16 bits."""
+        return 2 * self.gradient_bytes if self.fused_sum else 2
 
 
 @functools.cache

@@ -31,7 +31,8 @@ def may_be_run(model, device, gpus, batch):
     """Every plan by trying all numbers."""
     tried = itertools.product(*(range(1, most + 1) for most in (device.per_node, model.layers, gpus, batch)))
     for tp, pp, dp, b in tried:
-        if tp * pp * dp == gpus and model.heads % tp == 0 and model.layers % pp == 0 and batch % (dp * b) == 0:
+        laid = tp * pp * dp == gpus and batch % (dp * b) == 0
+        if laid and model.heads % tp == 0 and device.per_node % tp == 0 and model.layers % pp == 0:
             yield Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1)
 
 

@@ -94,6 +94,27 @@ def test_layers_split_over_stages_add_up():
     assert split(30, 8) == [3, 4, 4, 4, 4, 4, 4, 3]  # Qi et al. 2024: first and last have one layer fewer
 
 
+def test_the_fullest_of_uneven_stages_is_compared():
+    """126 layers on 12 stages: the first eight have one more slot than the others; weights alone, so no other fills."""
+    model, plan = load("llama3-405b"), Plan(12, pp=12, recompute="full")
+    layers = split(126, 12)
+    assert layers == [10, *[11] * 7, *[10] * 3, 9]
+    every = [sum(stage_memory(model, plan, MIXED, i, layers).values()) for i in range(12)]
+    assert peak_bytes(model, plan, MIXED) == max(every)
+
+
+def test_torch_s_pipelining_keeps_a_place_for_every_message():
+    """2 s b h bytes for each micro-batch, from before and from behind; the last stage only from before."""
+    model, stack = load("llama3-8b"), stacks()["torchtitan"]
+    plan = Plan(32, pp=4, recompute="full")
+    without = stack._replace(kept_logit_bytes=0)
+    kept = lambda stack, stage: stage_memory(model, plan, stack, stage)["activations"]
+    one = 32 * 2 * model.seq * model.hidden
+    assert [kept(stack, i) - kept(without, i) for i in range(4)] == [one, 2 * one, 2 * one, one]
+    plan = Plan(32)
+    assert kept(stack, 0) == kept(without, 0)
+
+
 def test_stages_hold_all_parameters_once():
     model = load("deepseek-v3")
     plan = Plan(64, pp=4, dp=8, ep=8)
@@ -106,7 +127,13 @@ def test_stages_hold_all_parameters_once():
 def test_errors_against_measured_peaks():
     """Regression bars, a little above what the model reaches: percent, mean. Measured peaks were not used but for two
     bytes per logit, two reserves and one share (stacks.py)."""
-    bars = {"simumax-b200": 1.5, "torchtitan-202412": 6, "bigscience-176b": 6, "zerobubble-t4": 4, "zerobubble-t6": 6.5}
+    bars = {
+        "simumax-b200": 1.5,
+        "torchtitan-202412": 4.5,
+        "bigscience-176b": 5.5,
+        "zerobubble-t4": 4,
+        "zerobubble-t6": 6.5,
+    }
     lines = {line.source: line for line in score.memory()}
     for source, bar in bars.items():
         assert lines[source].mean < bar, lines[source]

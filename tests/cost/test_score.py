@@ -12,12 +12,12 @@ from lib.cost.parameters import from_values, parameters
 from lib.cost.published import table
 
 BARS = {  # source: (mean, 90th percentile)
-    "megatron2021-t1": (4.5, 7), "megatron2021-t2": (7, 13), "korthikanti2022-t5": (4, 6), "megascale-t2": (4, 6),
-    "bigscience-176b": (5, 10.5), "vtrain-multi": (9, 17.5), "vtrain-single": (13, 22), "zerobubble-t4": (4.5, 8),
-    "zerobubble-t6": (5.5, 10), "simumax-b200": (8, 16.5), "torchtitan-202412": (9.5, 18), "mbridge-26.04": (13, 36),
+    "megatron2021-t1": (3.5, 6), "megatron2021-t2": (7, 13), "korthikanti2022-t5": (3.5, 5), "megascale-t2": (3, 5),
+    "bigscience-176b": (4.5, 10), "vtrain-multi": (8, 16.5), "vtrain-single": (10.5, 22), "zerobubble-t4": (4, 7),
+    "zerobubble-t6": (3.5, 5.5), "simumax-b200": (8, 15), "torchtitan-202412": (9.5, 18), "mbridge-26.04": (12, 32),
     "mbridge-25.11": (12, 24), "llmfoundry-a100-40gb-with-1600-gbps-node-node-inter": (5.5, 9.5),
     "llmfoundry-a100-80gb-with-1600-gbps-node-node-inter": (7.5, 19), "llmfoundry-h100-80gb-bf16": (9, 20),
-    "mcore-h100-weak": (4, 6), "all": (11, 21),
+    "mcore-h100-weak": (4, 6), "all": (9.5, 20.5),
 }  # fmt: skip
 
 

@@ -10,10 +10,10 @@ from lib.cost.hardware import GIB, gpu
 from lib.cost.memory import peak_bytes
 from lib.cost.plan import Plan
 from lib.cost.predict import FITS
-from lib.cost.search import DEFAULT_STACK, plans, search
+from lib.cost.search import DEFAULT_STACK, chunks, depths, plans, search
 from lib.cost.shapes import load
 from lib.cost.stacks import stacks
-from lib.cost.step import step_seconds
+from lib.cost.step import split, step_seconds
 from lib.cost.sweeps import sweeps
 
 A100, STACK = gpu("A100-80GB"), stacks()[DEFAULT_STACK]
@@ -58,6 +58,22 @@ def test_a_trillion_parameters_on_3072_gpus():
     found = search(load("gpt-1t"), A100, 3072, 3072)
     assert found and found[0].plan.tp == 8 and found[0].plan.pp >= 16
     assert len(list(plans(load("gpt-1t"), A100, 3072, 3072, STACK))) > 500
+
+
+def test_layers_that_no_stage_count_divides():
+    """Llama 3's 405B: 126 layers on 16 stages, embedding and head counted as a layer each (arXiv 2407.21783, section
+    3.3.2). With divisors of 126 alone, the best is an eighth slower."""
+    model = load("llama3-405b")
+    found = search(model, gpu("H100-80GB"), 512, 512)
+    even = [choice for choice in found if 126 % choice.plan.pp == 0]
+    assert len(even) < 20 < 200 < len(found)
+    assert found[0].plan.pp == 16 and found[0].seconds < 0.9 * even[0].seconds
+    assert all(choice.plan.problem(model) is None for choice in found)
+    counts = split(126, 16)
+    assert counts == [7, *[8] * 14, 7]
+    assert depths(126, 64) == [1, 2, 4, 8, 16, 32, 64] and depths(2, 8) == [1, 2] and 96 not in depths(126, 96)
+    assert chunks(126, 16, 32) == [1, 2, 4] and chunks(126, 16, 24) == [1] and chunks(126, 32, 64) == [1, 2]
+    assert chunks(126, 12, 24) == [1]  # 128 slots on 12 ranks: some have one more, so stages cannot be equal
 
 
 def test_more_memory_never_gives_fewer_plans():
@@ -145,10 +161,10 @@ def test_problems_name_the_numbers():
 
 
 def test_on_published_sweeps_the_choice_costs_little():
-    """The plan that the model would choose, measured, against the best measured: 11 % at worst, 4 % on average, where
+    """The plan that the model would choose, measured, against the best measured: 11 % at worst, 3 % on average, where
     the slowest plan of a sweep takes 1.1 to 4 times the best's time."""
     found = sweeps()
     assert len(found) >= 7
     assert max(sweep.chosen for sweep in found) < 1.12
-    assert sum(sweep.chosen for sweep in found) / len(found) < 1.05
-    assert all(0.9 < sweep.predicted < 1.1 for sweep in found)
+    assert sum(sweep.chosen for sweep in found) / len(found) < 1.04
+    assert all(0.93 < sweep.predicted < 1.07 for sweep in found)

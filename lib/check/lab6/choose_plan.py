@@ -44,7 +44,7 @@ def _may_be_run(plan, job):
     tp, pp, dp, b = plan.tp, plan.pp, plan.dp, plan.micro_batch
     broken = [
         ("gpus", tp * pp * dp != job.gpus, f"uses {tp * pp * dp} GPUs, expected {job.gpus}"),
-        ("node", tp > job.gpu.per_node, f"a group of {tp} tensor ranks does not fit into a node"),
+        ("node", job.gpu.per_node % tp, f"groups of {tp} tensor ranks do not fit into nodes of {job.gpu.per_node}"),
         ("heads", job.model.heads % tp, f"tp {tp} does not divide {job.model.heads} heads"),
         ("layers", job.model.layers % pp, f"pp {pp} does not divide {job.model.layers} layers"),
         ("batch", job.batch % (dp * b), f"dp b = {dp * b} does not divide the batch of {job.batch}"),

@@ -133,7 +133,7 @@ def allowed(job):
     for tp in range(1, job.gpu.per_node + 1):
         for pp in range(1, job.model.layers + 1):
             dp = job.gpus // (tp * pp)
-            if job.model.heads % tp or job.model.layers % pp or tp * pp * dp != job.gpus:
+            if job.gpu.per_node % tp or job.model.heads % tp or job.model.layers % pp or tp * pp * dp != job.gpus:
                 continue
             sizes = [b for b in range(1, job.batch + 1) if job.batch % (dp * b) == 0]
             found += [Plan(job.batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1) for b in sizes]

@@ -10,7 +10,7 @@ from lib.cost.plan import Plan
 from lib.cost.search import divisors, powers
 
 
-def plans(gpu, gpus, batch, tps, pps, sizes=divisors, fits=lambda gpu, tp: tp <= gpu.per_node):
+def plans(gpu, gpus, batch, tps, pps, sizes=divisors, fits=lambda gpu, tp: gpu.per_node % tp == 0):
     """All plans that may be run, but for what is given."""
     for tp in tps:
         for pp in pps:
@@ -41,7 +41,7 @@ def as_in_the_notebook(model, gpu, gpus, batch, memory, seconds):
     for tp in divisors(model.heads):
         for pp in divisors(model.layers):
             dp = gpus // (tp * pp)
-            if tp > gpu.per_node or gpus % (tp * pp) or batch % dp:
+            if gpu.per_node % tp or gpus % (tp * pp) or batch % dp:
                 continue
             for b in divisors(batch // dp):
                 plan = Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1)
@@ -54,7 +54,7 @@ def as_in_the_notebook(model, gpu, gpus, batch, memory, seconds):
 
 def one_comprehension(model, gpu, gpus, batch, memory, seconds):
     """From the largest degrees down."""
-    degrees = product(range(gpu.per_node, 0, -1), range(model.layers, 0, -1), range(batch, 0, -1))
+    degrees = product(divisors(gpu.per_node)[::-1], range(model.layers, 0, -1), range(batch, 0, -1))
     found = [
         Plan(batch, b, tp, pp, gpus // (tp * pp), zero=1, sequence_parallel=tp > 1)
         for tp, pp, b in degrees
@@ -64,7 +64,7 @@ def one_comprehension(model, gpu, gpus, batch, memory, seconds):
 
 
 def keeps_the_best_so_far(model, gpu, gpus, batch, memory, seconds):
-    """dp is chosen, pp follows. Tensor groups that divide a node, so that none lies on two: none else is ever best."""
+    """dp is chosen, pp follows. Node by node: no tensor group lies on two."""
     best = None
     for dp in divisors(gpus):
         for tp in divisors(gpus // dp):
@@ -106,7 +106,7 @@ def rows_before_gpus(model, gpu, gpus, batch, memory, seconds):
     found = []
     for tp, pp in product(divisors(model.heads), divisors(model.layers)):
         dp = gpus // (tp * pp)
-        if batch % dp == 0 and gpus % (tp * pp) == 0 and tp <= gpu.per_node:
+        if batch % dp == 0 and gpus % (tp * pp) == 0 and gpu.per_node % tp == 0:
             found += [Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1) for b in divisors(batch // dp)]
     return least(found, gpu, memory, seconds, memory)
 
@@ -124,7 +124,7 @@ def gpus_left_over(model, gpu, gpus, batch, memory, seconds):
     found = []
     for tp, pp in product(divisors(model.heads), divisors(model.layers)):
         dp = gpus // (tp * pp)
-        if tp <= gpu.per_node and dp and batch % dp == 0:
+        if gpu.per_node % tp == 0 and dp and batch % dp == 0:
             found += [Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1) for b in divisors(batch // dp)]
     return least(found, gpu, memory, seconds, memory)
 
@@ -135,7 +135,7 @@ def across_nodes(model, gpu, gpus, batch, memory, seconds):
 
 
 def any_tp_of_a_node(model, gpu, gpus, batch, memory, seconds):
-    found = plans(gpu, gpus, batch, range(1, gpu.per_node + 1), divisors(model.layers))
+    found = plans(gpu, gpus, batch, divisors(gpu.per_node), divisors(model.layers))
     return least(list(found), gpu, memory, seconds, memory)
 
 
@@ -147,7 +147,7 @@ def any_pp_up_to_the_layers(model, gpu, gpus, batch, memory, seconds):
 def any_dp(model, gpu, gpus, batch, memory, seconds):
     found = []
     for tp, pp in product(divisors(model.heads), divisors(model.layers)):
-        if tp <= gpu.per_node and gpus % (tp * pp) == 0:
+        if gpu.per_node % tp == 0 and gpus % (tp * pp) == 0:
             dp = gpus // (tp * pp)
             found += [Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1) for b in divisors(batch // dp)]
     return least(found, gpu, memory, seconds, memory)
@@ -329,7 +329,7 @@ WRONG = {
     slowest: "the slowest",
     least_memory: "least memory first",
     single_rows: "one row in a micro-batch",
-    stages_in_powers_of_two: "powers of two only",
+    stages_in_powers_of_two: "a plan not looked at",
     data_ranks_in_powers_of_two: "powers of two only",
     rows_in_powers_of_two: "powers of two only",
     largest_tp_then_the_rest: "the largest tp first",
