@@ -17,6 +17,7 @@ The model: what a plan costs
     volume.py                                    numbers that a step on a mesh sends along each axis
     bubbles.py                                   bubble rates of pipeline schedules
     measured.py                                  a step on this machine, from what was measured on it
+    placement.py                                 the same plan over nodes in another order of its axes
 
 Against published runs
     published.py rows.py metrics.py              the tables in data/, a row read, its metric as seconds

@@ -9,6 +9,8 @@ update.py     the data ranks' part: all-reduce and update, or ZeRO-1
 context.py    the sequence over cp, inside heads over tp
 experts.py    mixtures over ep, beside attention over tp and stages over pp
 state.py      checkpoints: saved on one mesh, loaded on another
+paced.py      the same GPT on ranks that wait: what a placement costs
+own_runs.py   a step's parts and whole steps, measured on this machine
 """
 
 from lib.hybrid.by_hand import HybridByHand, average_over_mesh, norm_over_mesh

@@ -67,7 +67,7 @@ HINTS = (
     Hint(
         "tensor ranks on two nodes",
         is_kind("node"),
-        "tensor parallelism sends most and needs NVLink: tp divides gpu.per_node, however fast seconds(plan) says it is.",
+        "tensor parallelism sends most and needs NVLink: tp divides gpu.per_node, however fast seconds(plan) is.",
     ),
     Hint("heads are cut", is_kind("heads"), "each tensor rank has whole heads: tp is one of divisors(model.heads)."),
     Hint("stages unlike", is_kind("layers"), "all stages have as many layers: pp is one of divisors(model.layers)."),
