@@ -145,13 +145,13 @@ def the_cause(problems):
     return min(problems, key=lambda problem: {"raised": 0, "group": 0, "unlike": 1}.get(problem.kind, 2))
 
 
-def found(cases, kind):
-    """The claim that no rank has noted a problem under this name."""
+def found(cases, kind, among=None):
+    """The claim that no rank has noted a problem under this name, in any of the cases, or in those `among` them."""
 
     def judge(runs):
         for _, case, records in seen(runs, cases):
             problems = [record[kind] for record in records if record.get(kind)]
-            if problems:
+            if problems and case in (among or cases):
                 first = the_cause(problems)
                 first.facts |= {"case": case}
                 return first

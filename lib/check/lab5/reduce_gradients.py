@@ -14,7 +14,7 @@ from lib.check.framework import Claim, Exercise, Problem
 from lib.check.lab0.cases import called, in_step, seen
 from lib.check.lab1.cases import WORLD
 from lib.check.lab1.wire import COLLECTIVES
-from lib.check.lab5.ep_given import of_error, the_cause
+from lib.check.lab5.ep_given import found, of_error
 from lib.check.lab5.here import Told, first_wrong
 from lib.check.lab5.reduce_given import Given
 from lib.check.lab5.reduce_hints import HINTS
@@ -32,6 +32,8 @@ from lib.check.lab5.reduce_models import (
 )
 from lib.moe import expert_parameters
 from lib.moe import gradients as libs
+
+_means = partial(found, CASES, "value")  # _means(cases): the claim over these
 
 
 def _measure(fn):
@@ -88,19 +90,6 @@ def _size(net, of_experts):
     """Elements of the gradients, of experts or of all else."""
     experts = {id(p) for p in expert_parameters(net)}
     return sum(p.numel() for p in net.parameters() if p.requires_grad and (id(p) in experts) == of_experts)
-
-
-def _means(cases):
-    """The claim over these cases."""
-
-    def judge(runs):
-        for _, case, records in seen(runs, CASES):
-            problems = [record["value"] for record in records if record["value"]]
-            if problems and case in cases:
-                return the_cause(problems)
-        return None
-
-    return judge
 
 
 def _sent(runs):

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from lib import hybrid, ledger
 from lib.check.framework import Claim, Exercise, Problem
 from lib.check.lab0.cases import called, in_step, seen
-from lib.check.lab5.ep_given import Clash, of_error, the_cause
+from lib.check.lab5.ep_given import Clash, found, of_error
 from lib.check.lab5.here import Told, first_wrong
 from lib.check.lab6.average_over_mesh_hints import HINTS
 from lib.check.lab6.over_cases import WORLD, cases, places_of
@@ -21,6 +21,9 @@ from lib.check.lab6.over_sums import made_up, wrong_mean
 
 NAME = "average_over_mesh"
 CASES = cases(NAME)
+
+
+_means = partial(found, CASES, "value")  # _means(cases): the claim over these
 
 
 def _measure(fn):
@@ -79,19 +82,6 @@ def _as_one_process(where, right, before):
     return first_wrong(
         [Told(where, f"{name}.grad", p.grad, want, partial(was, p)) for p, (name, want) in right.items()]
     )
-
-
-def _means(cases):
-    """The claim over these cases."""
-
-    def judge(runs):
-        for _, case, records in seen(runs, CASES):
-            problems = [record["value"] for record in records if record["value"]]
-            if problems and case in cases:
-                return the_cause(problems)
-        return None
-
-    return judge
 
 
 def _wrong_sums(case, rank, record):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from lib import hybrid, ledger
 from lib.check.framework import Claim, Exercise, Problem
 from lib.check.lab0.cases import called, in_step, seen
-from lib.check.lab5.ep_given import Clash, of_error, the_cause
+from lib.check.lab5.ep_given import Clash, found, of_error
 from lib.check.lab6.norm_over_mesh_hints import HINTS
 from lib.check.lab6.over_cases import WORLD, cases, places_of
 from lib.check.lab6.over_given import MAY_CALL, Given, listed, these_sums
@@ -23,6 +23,9 @@ from lib.mesh import axes_of
 NAME = "norm_over_mesh"
 CASES = cases(NAME, first=[(2, 2, 2)])  # where a rank alone lacks parts of both kinds
 MOST = 3  # numbers over a group: one of each set
+
+
+_norms = partial(found, CASES, "value")  # _norms(cases): the claim over these
 
 
 def _measure(fn):
@@ -56,19 +59,6 @@ def _one(fn, case, place):
         "ok": problem is None, "value": problem, "touched": touched, "sums": given.sums(), "wire": wire.group_name,
         "got": got.detach().cpu() if torch.is_tensor(got) else None,
     }  # fmt: skip
-
-
-def _norms(cases):
-    """The claim over these cases."""
-
-    def judge(runs):
-        for _, case, records in seen(runs, CASES):
-            problems = [record["value"] for record in records if record["value"]]
-            if problems and case in cases:
-                return the_cause(problems)
-        return None
-
-    return judge
 
 
 def _wrong_sums(case, rank, record):
