@@ -90,29 +90,30 @@ def run(args: argparse.Namespace) -> int:
 def side_by_side(root: Path, labs: list[str]) -> list[bool]:
     """Validate each lab in a process of its own, AT_A_TIME of them, for a notebook mostly waits for its ranks.
 
-    What they print comes lab by lab, in order. Returns for each lab whether it is sound.
+    What they print comes lab by lab, as each is done. Returns for each lab whether it is sound.
     """
-    processes, told = [], 0
+    processes, told, to_come = {}, set(), [*range(len(labs))]
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in labs]
         try:
-            while told < len(labs):
-                running = sum(process.poll() is None for process in processes)
-                if len(processes) < len(labs) and running < AT_A_TIME:
-                    output = outputs[len(processes)]
-                    command = [sys.executable, "-m", "lib.course", "--root", root, "validate", labs[len(processes)]]
-                    processes.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT))
-                elif processes[told].poll() is not None:
-                    outputs[told].seek(0)
-                    print(outputs[told].read(), end="", flush=True)
-                    told += 1
+            while len(told) < len(labs):
+                running = sum(process.poll() is None for process in processes.values())
+                ended = next((i for i in processes if i not in told and processes[i].poll() is not None), None)
+                if to_come and running < AT_A_TIME:
+                    i = to_come.pop()  # the later labs take longer: none of them should be left alone at the end
+                    command = [sys.executable, "-m", "lib.course", "--root", root, "validate", labs[i]]
+                    processes[i] = subprocess.Popen(command, stdout=outputs[i], stderr=subprocess.STDOUT)
+                elif ended is not None:
+                    outputs[ended].seek(0)
+                    print(outputs[ended].read(), end="", flush=True)
+                    told.add(ended)
                 else:
                     time.sleep(0.1)
         finally:
-            for process in processes:
+            for process in processes.values():
                 process.terminate()  # of those that still run; each ends what it started
                 process.wait()
-    return [process.returncode == 0 for process in processes]
+    return [processes[i].returncode == 0 for i in range(len(labs))]
 
 
 def run_grade(args: argparse.Namespace, root: Path) -> int:

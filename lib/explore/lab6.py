@@ -30,7 +30,7 @@ def plans():
         draw_plans,
         model=MODELS,
         gpu_kind=GPUS,
-        gpus=[8, 64, 512, 1024, 3072],
+        gpus=[8, 64, 512, 1024],
         batch=[64, 512, 1536, 3072],
         tp=TP,
         pp=PP,

@@ -4,7 +4,7 @@ One file per exercise, lab0/answers_<exercise>.py: WRONG {function: name of the 
 For an exercise of several functions (a Bundle), function by function: WRONG {name: {...}}, RIGHT {name: [...]}.
 
 `make test` runs, of each function, six wrong answers or more: one for every hint; where answers run on ranks, the first
-eight of these. `make test-all` runs them all.
+six of these. `make test-all` runs them all.
 
 The chosen answers of a function are judged together, as the parts of a Bundle are: in one launch, and in one more after
 each answer that fails on the ranks. A student's answer is judged alone. So where the verdict is not the one that is
@@ -48,12 +48,12 @@ def right_answers(function):
 def wrong_answers(function):
     """Those that are further examples of a hint, after the sixth answer of the function, are slow tests.
 
-    On ranks each failing answer costs a launch or two: there what comes after eight answers is slow, too.
+    On ranks each failing answer costs a launch or two: there what comes after six answers is slow, too.
     """
     hints, chosen = [], 0
     for fn, hint in ((fn, hint) for name, fn, hint in WRONG if name == function):
         further = hint in hints and len(hints) >= 6
-        marks = [pytest.mark.slow] if further or (FUNCTIONS[function].worlds and chosen >= 8) else []
+        marks = [pytest.mark.slow] if further or (FUNCTIONS[function].worlds and chosen >= 6) else []
         hints.append(hint)
         chosen += not marks
         yield pytest.param(function, fn, hint, id=f"{function}-{fn.__name__}", marks=marks)

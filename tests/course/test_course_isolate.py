@@ -6,9 +6,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-import psutil
 import pytest
 from class_tools import LIMITS, left_running
 
@@ -161,7 +161,7 @@ def test_nothing_is_left_running_whether_it_ends_or_is_told_to_stop(tmp_path, mo
         with process.stdin as put:
             put.write(task)
         while process.poll() is None and not book.read_text():
-            psutil.wait_procs([], timeout=0.05)
+            time.sleep(0.05)
         assert process.poll() is None and left_running(mark)
         process.terminate()
         process.wait(timeout=30)
