@@ -168,6 +168,8 @@ def _evaluate_on_ranks(worlds, answers):
                     seen = {name: [result[i] for result in results] for i, name in enumerate(measures)}
                     book = results.ledger
                 except launch.RankError as error:
+                    if error.kind == "no start":  # not the answer's fault
+                        raise
                     book = error.ledger
                     begun = _begun(book) or list(measures)[:1]
                     odd = next((name for name in begun[:-1] if _at_odds(book, name)), None)

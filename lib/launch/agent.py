@@ -87,14 +87,14 @@ class Agent:
         self.thread.start()
 
     def _run(self):
-        with _silent_loggers(), _no_main_module():
-            try:
+        try:
+            with _silent_loggers(), _no_main_module():
                 _start_forkserver()
                 self.elastic.run("rank")
-            except BaseException as error:  # what went wrong is in the books; this is for what they cannot know
-                self.error = error
-            finally:
-                self.has_ended = True
+        except BaseException as error:  # what went wrong is in the books; this is for what they cannot know
+            self.error = error
+        finally:  # last of all: from here on the next launch may begin, and have its own silence
+            self.has_ended = True
 
     def ends_within(self, seconds: float) -> bool:
         """Wait so long; have all ranks ended then?"""

@@ -20,7 +20,7 @@ class Stopped(KeyboardInterrupt):
 class RankError(RuntimeError):
     """A run on ranks failed. The message is the verdict; `kind` says which sort, `ledger` holds the ranks' books.
 
-    kind: "raised", "exited", "died", "mismatch", "deadlock", "no progress" or "timeout".
+    kind: "raised", "exited", "died", "mismatch", "deadlock", "no progress", "timeout" or "no start".
     """
 
     def __init__(self, message: str, kind: str, ledger=None, waits=None):
@@ -132,12 +132,17 @@ def _hang(failure, mismatch):
         why = "no rank waits for another: the function itself does not end"
     elif failure.kind == "timeout":
         why = "not every rank finished"
+    elif failure.kind == "no start":
+        late = ranks_text([rank for rank, head in enumerate(failure.heads) if head.state == 0])
+        why = f"{late} had not begun. This is not your function's doing: the machine has too much to do, or too little "
+        why += "memory. End what else runs on it, or ask for fewer ranks"
     else:
         why = "the ranks wait, and none can go on"
     heads = {
         "deadlock": f"deadlock: {why}",
         "no progress": f"no progress for 2 s: {why}",
         "timeout": f"timeout after {failure.timeout:g} s: {why}. Slow, not stuck? Give launch.run a larger timeout=",
+        "no start": f"no start within {failure.timeout:g} s: {why}",
     }
     return heads[failure.kind] + "\n" + "\n".join(
         f"  {line}" for line in verdict(failure.ledger, failure.heads, failure.busy)

@@ -4,7 +4,8 @@
     books unchanged for 0.1 s, and a deadlock is proved    -> deadlock
     books unchanged, every rank below 3 % CPU, and inside  -> no progress, after 2 s: blocked below Python, as in
       torch or a lib collective, for 2 s                      DDP's reducer, where the books alone prove nothing
-    the time is over                                       -> timeout, with the line each rank is at
+    the time is over, counted from when all have begun     -> timeout, with the line each rank is at
+    not every rank has begun after 5 minutes               -> no start
 
 A slow but correct program is never blamed: a rank that computes, sleeps or reads is in none of these.
 """
@@ -25,6 +26,7 @@ from lib.ledger.verdict import find_waits, is_deadlock
 
 STABLE = 0.1  # seconds without a change in any book before it is judged
 STALL = 2.0  # seconds without processor time, for ranks blocked below Python
+START = 300.0  # seconds until every rank has begun; on a busy machine that is not the function's fault
 GRACE = 0.05  # seconds between the first failure and the look at all the others
 TORCH = os.path.dirname(torch.__file__)
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -33,7 +35,10 @@ now = time.monotonic
 
 @dataclass
 class Failure:
-    """How a run went wrong, as it was at that moment. kind: "failed", "deadlock", "no progress" or "timeout"."""
+    """How a run went wrong, as it was at that moment.
+
+    kind: "failed", "deadlock", "no progress", "timeout" or "no start".
+    """
 
     kind: str
     timeout: float  # seconds that were allowed
@@ -46,7 +51,7 @@ class Failure:
 
 def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure | None:
     """Wait for the agent, showing output. Returns what went wrong, the ranks still alive; None if all returned."""
-    began = changed = now()
+    started = began = changed = now()
     last, judged, processor = None, False, _Processor()
     while not agent.ends_within(0.01):
         output.pump()
@@ -56,6 +61,8 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
             heads = books.heads()
             gone = [r for r, head in enumerate(heads) if head.state < RETURNED and not agent.alive(r)]
             return Failure("failed", timeout, heads, books.read(), gone, {})
+        if any(head.state == 0 for head in heads):
+            began = now()
         signature = tuple((head.state, head.touches) for head in heads)
         if signature != last:
             last, changed, judged = signature, now(), False
@@ -73,10 +80,12 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
             processor.reset()
         if kind is None and now() - began > timeout:
             kind = "timeout"
+        if kind is None and began - started > START:
+            kind = "no start"
         if kind:
             stacks = _stacks(agent, books, [r for r, head in enumerate(heads) if head.state == RUNNING])
             busy = {rank: line for rank, frames in stacks.items() if (line := _user_line(frames))}
-            return Failure(kind, timeout, books.heads(), books.read(), [], busy)
+            return Failure(kind, START if kind == "no start" else timeout, books.heads(), books.read(), [], busy)
     return None
 
 

@@ -1,5 +1,7 @@
 """Whatever goes wrong on a rank: one clear error with rank, line, values, no process left, and the next run works."""
 
+import time
+
 import faults
 import psutil
 import pytest
@@ -7,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from lib import launch
+from lib.launch import agent, watch
 
 
 def ranks_alive():
@@ -82,6 +85,26 @@ def test_an_endless_loop_is_named_at_the_timeout():
     assert "rank 3 computes and waits for nobody: faults.py:" in message
     assert "while rank == 3" in message or "count += 1" in message  # either line of the loop
     assert "rank 0 waits in all_reduce #1" in message and "rank 3 has not called it" in message
+    assert ranks_alive() == []
+
+
+def slow_start(monkeypatch, seconds):
+    """Ranks begin so much later."""
+    at_once = agent.Agent._run
+    monkeypatch.setattr(agent.Agent, "_run", lambda self: [time.sleep(seconds), at_once(self)])
+
+
+def test_the_time_is_counted_from_when_all_ranks_have_begun(monkeypatch):
+    slow_start(monkeypatch, 3)
+    assert launch.capture(world_sum, nproc=2, timeout=2) == [2.0, 2.0]
+
+
+def test_ranks_that_do_not_begin_are_told_and_ended(monkeypatch):
+    slow_start(monkeypatch, 3)
+    monkeypatch.setattr(watch, "START", 0.5)
+    with pytest.raises(launch.RankError, match=r"no start within 0\.5 s: ranks 0 and 1 had not begun") as caught:
+        launch.capture(world_sum, nproc=2)
+    assert caught.value.kind == "no start" and "This is not your function's doing" in str(caught.value)
     assert ranks_alive() == []
 
 
