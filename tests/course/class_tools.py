@@ -1,5 +1,6 @@
 """What the tests of class grading share: submissions of the toy lab, and looks at what a grading left behind."""
 
+import contextlib
 import copy
 import hashlib
 import time
@@ -58,10 +59,7 @@ def contents(folder):
 
 
 def left_running(mark):
-    """Processes with `mark` on their command line, and those of a user whom only a graded notebook can be.
-
-    Tests beside this one grade notebooks too: what is left behind is still there after a while.
-    """
+    """What is running still after a while; see `running`."""
     deadline = time.monotonic() + 30
     while (found := running(mark)) and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -69,10 +67,19 @@ def left_running(mark):
 
 
 def running(mark):
-    """The same, of this moment."""
+    """Processes with `mark` on their command line, and those of a user whom only a graded notebook can be.
+
+    Tests beside this one grade notebooks too: what a keeper still looks after is not left behind.
+    """
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "uids"]):
         words, uids = process.info["cmdline"] or [], process.info["uids"]
-        if mark in " ".join(words) or (uids and uids.real >= keeper.FIRST_USER):
+        if mark in " ".join(words) or (uids and uids.real >= keeper.FIRST_USER and not _is_kept(process)):
             found.append((process.info["pid"], words))
     return found
+
+
+def _is_kept(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return any("lib.course.keeper" in parent.cmdline() for parent in process.parents())
+    return True  # it has just ended

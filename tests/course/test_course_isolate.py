@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from class_tools import LIMITS, left_running
+from class_tools import LIMITS, left_running, running
 
 from lib.course import isolate
 from lib.course.notebook import ROOT
@@ -162,7 +162,7 @@ def test_nothing_is_left_running_whether_it_ends_or_is_told_to_stop(tmp_path, mo
             put.write(task)
         while process.poll() is None and not book.read_text():
             time.sleep(0.05)
-        assert process.poll() is None and left_running(mark)
+        assert process.poll() is None and running(mark)
         process.terminate()
         process.wait(timeout=30)
     assert left_running(mark) == []
