@@ -31,6 +31,7 @@ Source: Narayanan et al. 2021, sections 3 and 5.4: tensor parallelism inside a n
 
 from typing import NamedTuple
 
+from lib.cost.volume import cut_of_layer, whole_of_layer
 from lib.pipeline import one_f_one_b, simulate
 
 ITEM = 4  # bytes of a number
@@ -116,9 +117,8 @@ def _clock(layers, p, m, compute, R, loss, message):
 
 def gradient_messages(shape, p, tp):
     """[numbers of each all-reduce over dp] of the first stage: what tp cuts, what it does not, the tied embedding."""
-    D, F, kv = shape.hidden, shape.mlp_hidden, shape.n_kv_heads * (shape.hidden // shape.n_heads)
-    layers = shape.n_layers / p
-    cut = layers * (2 * D * D + 2 * D * kv + 2 * D * F + D + 2 * kv + F) / tp
-    whole = layers * 6 * D + shape.seq_len * D  # norms, biases after a row split; positions
+    layers, D = shape.n_layers / p, shape.hidden
+    cut = layers * cut_of_layer(shape) / tp
+    whole = layers * whole_of_layer(shape) + shape.seq_len * D  # and the positions
     tied = shape.vocab_size * D / tp
     return [cut, whole, tied] if p > 1 else [cut + tied, whole + 2 * D]

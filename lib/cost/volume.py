@@ -34,14 +34,23 @@ class Volume(NamedTuple):
 
 def cut_parameters(shape):
     """Numbers that tp divides, the tied embedding counted once. shape: as `lib.model.Shape`."""
+    return shape.vocab_size * shape.hidden + shape.n_layers * cut_of_layer(shape)
+
+
+def cut_of_layer(shape):
+    """Those of one layer: weights, and the biases of what is split by columns."""
     D, F, kv = shape.hidden, shape.mlp_hidden, shape.n_kv_heads * (shape.hidden // shape.n_heads)
-    layer = 2 * D * D + 2 * D * kv + 2 * D * F + D + 2 * kv + F
-    return shape.vocab_size * D + shape.n_layers * layer
+    return 2 * D * D + 2 * D * kv + 2 * D * F + D + 2 * kv + F
 
 
 def whole_parameters(shape):
-    """Numbers that every tp rank has: W."""
-    return shape.hidden * (shape.seq_len + 6 * shape.n_layers + 2)
+    """Numbers that every tp rank has: W. The positions, the layers', the last norm."""
+    return shape.hidden * (shape.seq_len + 2) + shape.n_layers * whole_of_layer(shape)
+
+
+def whole_of_layer(shape):
+    """Those of one layer: two norms, and the biases of what is split by rows."""
+    return 6 * shape.hidden
 
 
 def held_parameters(shape, pp=1, tp=1):

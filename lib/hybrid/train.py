@@ -121,13 +121,17 @@ class Hybrid:
         """
         # 1, 2
         loss = self.pipeline.run(self.schedule, self.cut(tokens), self.cut(targets), self.loss_of)
-        self.part.sum_gradients()  # 3
-        self.average_gradients()  # 4
+        self.complete_gradients()  # 3, 4
         return self.mean_loss(loss)
 
     def loss_of(self, logits, targets):
         """The mean over a micro-batch's tokens on this rank: (b, t, V/tp), (b, t) -> ()."""
         return vocab_parallel_cross_entropy(logits, targets, self.tp)
+
+    def complete_gradients(self):
+        """What the parts of a gradient are summed to, once backward has ended. Sends: lines 3 and 4."""
+        self.part.sum_gradients()  # 3
+        self.average_gradients()  # 4
 
     def average_gradients(self):
         """The mean over the data ranks. Sends: what the updates send for it."""
