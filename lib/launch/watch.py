@@ -3,7 +3,8 @@
     a rank raised, called exit, or its process is gone     -> failed, at once
     books unchanged for 0.1 s, and a deadlock is proved    -> deadlock
     books unchanged, every rank below 3 % CPU, and inside  -> no progress, after 2 s: blocked below Python, as in
-      torch or a lib collective, for 2 s                      DDP's reducer, where the books alone prove nothing
+      torch or a lib collective, for 2 s                      DDP's reducer, where the books alone prove nothing;
+                                                              10 s while a rank makes a group, and connects
     the time is over, counted from when all have begun     -> timeout, with the line each rank is at
     not every rank has begun after 5 minutes               -> no start
 
@@ -26,6 +27,8 @@ from lib.ledger.verdict import find_waits, is_deadlock
 
 STABLE = 0.1  # seconds without a change in any book before it is judged
 STALL = 2.0  # seconds without processor time, for ranks blocked below Python
+CONNECT = 10.0  # the same while a rank makes a group: a connection that fails is tried again after 1, 3 and 7 s
+ABSENT = 0.5  # seconds between two looks after which it is the machine that stood still, and not the ranks
 START = 300.0  # seconds until every rank has begun; on a busy machine that is not the function's fault
 GRACE = 0.05  # seconds between the first failure and the look at all the others
 TORCH = os.path.dirname(torch.__file__)
@@ -52,7 +55,7 @@ class Failure:
 def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure | None:
     """Wait for the agent, showing output. Returns what went wrong, the ranks still alive; None if all returned."""
     started = began = changed = now()
-    last, judged, processor = None, False, _Processor()
+    last, judged, processor, stall = None, False, _Processor(), STALL
     while not agent.ends_within(0.01):
         output.pump()
         heads = books.heads()
@@ -63,20 +66,23 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
             return Failure("failed", timeout, heads, books.read(), gone, {})
         if any(head.state == 0 for head in heads):
             began = now()
-        signature = tuple((head.state, head.touches) for head in heads)
+        signature = _signature(heads)
         if signature != last:
-            last, changed, judged = signature, now(), False
+            last, changed, judged, stall = signature, now(), False, STALL
             processor.reset()
         kind = None
         if ledger and not judged and now() - changed > STABLE:
             judged = True
             kind = "deadlock" if is_deadlock(books.read(), heads) else None
-        elif ledger and judged and processor.idle(heads, STALL):
+        elif ledger and judged and processor.idle(heads, stall):
             waiting = find_waits(books.read(), heads)
             running = [r for r, head in enumerate(heads) if head.state == RUNNING]
             stacks = _stacks(agent, books, running)
+            if stall == STALL and any(map(_is_connecting, stacks.values())):
+                stall = CONNECT
+                continue
             blocked = all(_is_blocked(stacks.get(r, [])) or (r in waiting and waiting[r].for_certain) for r in running)
-            kind = "no progress" if waiting and blocked else None
+            kind = "no progress" if waiting and blocked and _signature(books.heads()) == signature else None
             processor.reset()
         if kind is None and now() - began > timeout:
             kind = "timeout"
@@ -87,6 +93,11 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
             busy = {rank: line for rank, frames in stacks.items() if (line := _user_line(frames))}
             return Failure(kind, START if kind == "no start" else timeout, books.heads(), books.read(), [], busy)
     return None
+
+
+def _signature(heads):
+    """It changes with everything that a rank writes into its book."""
+    return tuple((head.state, head.touches) for head in heads)
 
 
 def _failed(agent, heads):
@@ -109,6 +120,8 @@ class _Processor:
         """True once every running rank has stayed below 3 % of a core for `seconds` (gloo's own thread takes 1 %)."""
         if now() - self.looked < 0.1 or not os.path.isdir("/proc/self"):
             return False
+        if now() - self.looked > ABSENT:
+            self.reset()
         self.looked = now()
         used = {head.rank: _cpu_seconds(head.pid) for head in heads if head.state == RUNNING}
         span = now() - self.since
@@ -130,6 +143,7 @@ def _cpu_seconds(pid):
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
+GROUP = ("new_group", "init_process_group")  # torch's functions that make one
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 
 
@@ -155,6 +169,11 @@ def _is_blocked(frames):
     """Is the rank inside a torch call, or inside a wait of one of lib's collectives?"""
     inner = next((f for f in frames if not f[0].endswith("threading.py")), None)
     return inner is not None and inner[0].startswith((TORCH, LIB + "collectives"))
+
+
+def _is_connecting(frames):
+    """Is the rank making a process group, in torch?"""
+    return any(file.startswith(TORCH) and function in GROUP for file, _, function in frames)
 
 
 def _user_line(frames):

@@ -276,6 +276,22 @@ def receives_from_anyone():
     return None
 
 
+def group_that_takes_long():
+    """For 4 s all ranks are blocked in torch: rank 2 is late, rank 1 waits for it in new_group, rank 0 for rank 1."""
+    rank, _ = me()
+    x = torch.zeros(1)
+    if rank == 0:
+        dist.recv(x, 1)
+    if rank == 2:
+        late = torch.futures.Future()
+        threading.Timer(4, late.set_result, [None]).start()
+        late.wait()
+    dist.new_group([1, 2], use_local_synchronization=True)
+    if rank == 1:
+        dist.send(x + 1, 0)
+    return x.item()
+
+
 def one_op_in_a_loop_over_two_tensors():
     rank, _ = me()
     for x in [torch.ones(4), torch.ones(4)]:

@@ -129,6 +129,7 @@ def test_a_hang_inside_ddps_reducer_is_found_before_the_timeout():
         ("another_thread_sends", 2, [True, True]),
         ("message_inside_async_collective", 3, [3.0, 3.0, 3.0]),
         ("receives_from_anyone", 4, [[1, 2, 3], None, None, None]),
+        ("group_that_takes_long", 3, [1.0, 0.0, 0.0]),
     ],
 )
 def test_slow_but_correct_programs_are_not_blamed(name, nproc, expected):
