@@ -6,6 +6,7 @@ every launch: an edit is seen at once.
 
 import ctypes
 import faulthandler
+import gc
 import io
 import json
 import os
@@ -30,6 +31,7 @@ LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 def main(folder: str, choice: backend.Choice, keep_ledger: bool, timeout: float) -> None:
     """The entry point that the agent calls on every rank. Results and errors go into `folder`."""
     global rank_of_this_process
+    gc.freeze()  # what the forkserver has imported: to look through it would copy every page of it
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     rank_of_this_process = rank
     _die_with_the_parent()
