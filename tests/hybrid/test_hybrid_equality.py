@@ -52,6 +52,7 @@ ORDERS = {
     "zero bubble": Run(sizes(2, 2, 1, 2), schedule=zb_h1),
 }
 RUNS = FACTORS | SHARDED | CONTEXT | ORDERS
+MORE = ("zero1", "sequence", "pp, cp, tp", "cp=4, tp", "dp, cp, sequence", "gpipe", "zero bubble")  # slow tests
 
 
 def norm_counts(which, change):
@@ -92,7 +93,14 @@ MISTAKES = {  # name: (Run, what is spoilt, what is seen of it)
 @pytest.fixture(scope="module")
 def results():
     spoilt = {name: (run, change) for name, (run, change, _) in MISTAKES.items()}
-    return launch.capture(train_each, RUNS, spoilt, backend="gloo", nproc=WORLD, timeout=280, ledger=False)
+    runs = {name: run for name, run in RUNS.items() if name not in MORE}
+    return launch.capture(train_each, runs, spoilt, backend="gloo", nproc=WORLD, timeout=280, ledger=False)
+
+
+@pytest.fixture(scope="module")
+def more_results():
+    runs = {name: RUNS[name] for name in MORE}
+    return launch.capture(train_each, runs, {}, backend="gloo", nproc=WORLD, timeout=280, ledger=False)
 
 
 def check(results, name):
@@ -105,19 +113,25 @@ def test_every_way_to_split_8_ranks_over_pp_dp_and_tp_trains_as_one_process_does
     check(results, name)
 
 
-@pytest.mark.parametrize("name", SHARDED)
+@pytest.mark.parametrize("name", [name for name in SHARDED if name not in MORE])
 def test_so_does_it_with_sharded_optimizers_and_sequence_parallelism(results, name):
     check(results, name)
 
 
-@pytest.mark.parametrize("name", CONTEXT)
+@pytest.mark.parametrize("name", [name for name in CONTEXT if name not in MORE])
 def test_so_does_it_with_the_sequence_over_cp(results, name):
     check(results, name)
 
 
-@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("name", [name for name in ORDERS if name not in MORE])
 def test_whatever_the_order_of_axes_and_the_schedule(results, name):
     check(results, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE)
+def test_and_in_more_ways(more_results, name):
+    check(more_results, name)
 
 
 def test_there_are_ten_factorisations_and_micro_batches_are_uneven():

@@ -1,6 +1,7 @@
 """DeepSpeed's ZeRO, torch's FSDP2 and ours train the same model: equal losses, and bytes and volume that add up.
 
 Where DeepSpeed is not installed its own run is skipped; what is stored of it is compared with ours, run now, anyhow.
+That is slow: in `make test` Lab 4's notebook does it.
 """
 
 import re
@@ -71,6 +72,7 @@ def test_stored_losses_are_one_process_s_and_training_moves_them(record):
         assert apart(row, alone) < CLOSE, row
 
 
+@pytest.mark.slow
 def test_ours_run_now_still_give_what_is_stored_of_deepspeed(record, now):
     for N in WORLDS:
         for row in now[N][1:]:
@@ -82,6 +84,7 @@ def test_ours_run_now_still_give_what_is_stored_of_deepspeed(record, now):
 # --- bytes and volume ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ours_keep_the_formula_s_bytes_and_send_its_elements(now):
     for N in WORLDS:
         for row in find(now[N], who="ours"):
@@ -116,6 +119,7 @@ def test_stored_rows_of_deepspeed_add_up(record):
 # --- live, and how it is shown ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_deepspeed_here_gives_ours_losses_and_the_stored_bytes_and_elements(record, now, live):
     for N in WORLDS:
         assert [(row.who, row.stage) for row in find(live[N], k=1)] == THEIRS
@@ -127,6 +131,7 @@ def test_deepspeed_here_gives_ours_losses_and_the_stored_bytes_and_elements(reco
             assert row.after_step == pytest.approx(as_stored.after_step, rel=0.001), row
 
 
+@pytest.mark.slow
 def test_without_deepspeed_the_stored_rows_are_shown_and_said_to_be(record, now, monkeypatch, capsys):
     monkeypatch.setattr(beside_rows, "installed", lambda: False)
     monkeypatch.setattr(beside_rows, "our_rows", now.get)
