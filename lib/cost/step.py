@@ -89,10 +89,15 @@ def vocabulary(model, plan, gpu, stack, k):
 
 
 def message(model, plan, gpu, stack, k):
-    """Seconds in which a micro-batch's activations, or their gradients, travel to the next stage."""
+    """Seconds in which a micro-batch's activations, or their gradients, travel to the next stage: the slowest message.
+
+    Of stages side by side in a node some have their neighbour on the next node, and all others wait for those.
+    """
     if plan.pp == 1:
         return 0.0
     size, away = 2 * plan.micro_batch * model.seq / plan.cp * model.hidden, plan.tp * plan.cp * plan.dp
+    if plan.pp * away > gpu.per_node:  # the pipeline leaves its node
+        away = max(away, gpu.per_node)
     if plan.sequence_parallel:
         return network.send(gpu, away, size / plan.tp, k.network)
     if stack.scatter_gather:  # each tensor rank sends its part, and the next stage's gather them

@@ -190,6 +190,25 @@ def test_slices_for_the_next_stage_are_sent_once_and_gathered():
     assert slices == pytest.approx(network.send(A100, 16, size / 8, k.network) + gathered) and slices < whole
 
 
+def test_a_pipeline_that_leaves_its_node_waits_for_the_message_between_nodes():
+    """Stages of four ranks: two of them are one node, three are not."""
+    k, whole = parameters(), MEGATRON._replace(scatter_gather=0)
+    within, beyond = (message(GPT, Plan(64, tp=4, pp=pp), A100, whole, k) for pp in (2, 3))
+    size = 2 * GPT.seq * GPT.hidden
+    assert within == network.send(A100, 4, size) and beyond == network.send(A100, 8, size, k.network) > within
+
+
+def test_published_messages_lie_between_those_inside_and_those_between_nodes():
+    """The means over 16 and 32 stages side by side, of 8 in a node: Qi et al. 2024, table 9."""
+    hidden = {"14.6B": 5120, "28.3B": 6144}
+    rows = [r for r in table("zero_bubble_times") if r["source"].startswith("arXiv") and r["p"] > 8]
+    assert len(rows) >= 6
+    for r in rows:
+        size = 2 * r["micro_batch"] * 1024 * hidden[r["model"]]
+        inside, between = (network.send(A100, away, size) for away in (1, 8))
+        assert inside < r["t_comm_ms"] / 1e3 < between, r
+
+
 def test_zero_3_sends_half_as_much_again():
     """Volume of ZeRO-3 against an all-reduce: 3 passes for 2, where nothing is hidden."""
     k = parameters()._replace(hidden=0.0)
