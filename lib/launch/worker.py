@@ -35,6 +35,7 @@ def main(folder: str, choice: backend.Choice, keep_ledger: bool, timeout: float)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     rank_of_this_process = rank
     _die_with_the_parent()
+    _keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's stop reaches all processes; the parent ends the ranks
     faulthandler.register(signal.SIGUSR1, file=open(f"{folder}/stack{rank}", "w"), all_threads=True)  # noqa: SIM115
     sys.stdout.reconfigure(line_buffering=True)
@@ -84,6 +85,14 @@ def _die_with_the_parent():
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="lib.launch.parent").start()
+
+
+def _keep_freed_memory():
+    """glibc gives freed memory back to the system, and takes it again: page faults, thousands in a training step."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD, bytes: what is larger is given back
+        mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD, bytes
 
 
 class _Pickler(cloudpickle.Pickler):
