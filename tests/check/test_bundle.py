@@ -127,6 +127,17 @@ def test_parts_share_a_launch_and_one_that_fails_there_spoils_no_other(monkeypat
     assert len(launches) == 1 + 3  # one more for each that failed on the ranks
 
 
+def test_ranks_that_did_not_begin_judge_nobody(tmp_path, monkeypatch):
+    def no_start(*args, **kwargs):
+        raise launch.RankError("no start within 300 s", "no start")
+
+    monkeypatch.setattr(launch, "capture", no_start)
+    monkeypatch.setenv("LAB_REPORT", str(tmp_path / "report"))
+    with pytest.raises(launch.RankError, match="no start"):
+        check(on_ranks("plus_one"), plus_one)
+    assert not (tmp_path / "report").exists()
+
+
 def test_a_rank_imports_the_exercise_that_it_runs_and_no_other():
     """Seven labs of checks would cost every rank of every check a good part of a second."""
 

@@ -55,6 +55,11 @@ RUNS = FACTORS | SHARDED | CONTEXT | ORDERS
 MORE = ("zero1", "sequence", "pp, cp, tp", "cp=4, tp", "dp, cp, sequence", "gpipe", "zero bubble")  # slow tests
 
 
+def quick(runs):
+    """Those of {name: Run} that `make test` runs."""
+    return {name: run for name, run in runs.items() if name not in MORE}
+
+
 def norm_counts(which, change):
     """A mistake in the norm's set number `which`: change(hybrid, tensors, groups) -> the wrong (tensors, groups)."""
 
@@ -93,8 +98,7 @@ MISTAKES = {  # name: (Run, what is spoilt, what is seen of it)
 @pytest.fixture(scope="module")
 def results():
     spoilt = {name: (run, change) for name, (run, change, _) in MISTAKES.items()}
-    runs = {name: run for name, run in RUNS.items() if name not in MORE}
-    return launch.capture(train_each, runs, spoilt, backend="gloo", nproc=WORLD, timeout=280, ledger=False)
+    return launch.capture(train_each, quick(RUNS), spoilt, backend="gloo", nproc=WORLD, timeout=280, ledger=False)
 
 
 @pytest.fixture(scope="module")
@@ -113,17 +117,17 @@ def test_every_way_to_split_8_ranks_over_pp_dp_and_tp_trains_as_one_process_does
     check(results, name)
 
 
-@pytest.mark.parametrize("name", [name for name in SHARDED if name not in MORE])
+@pytest.mark.parametrize("name", quick(SHARDED))
 def test_so_does_it_with_sharded_optimizers_and_sequence_parallelism(results, name):
     check(results, name)
 
 
-@pytest.mark.parametrize("name", [name for name in CONTEXT if name not in MORE])
+@pytest.mark.parametrize("name", quick(CONTEXT))
 def test_so_does_it_with_the_sequence_over_cp(results, name):
     check(results, name)
 
 
-@pytest.mark.parametrize("name", [name for name in ORDERS if name not in MORE])
+@pytest.mark.parametrize("name", quick(ORDERS))
 def test_whatever_the_order_of_axes_and_the_schedule(results, name):
     check(results, name)
 
