@@ -62,7 +62,7 @@ def copy_of(script, folder):
 
 
 def last_losses(output):
-    """{rank: its last loss}, as printed, to the last digit. Two ranks may print on one line."""
+    """{rank: its last loss}, as printed, to the last digit."""
     return {int(rank): float(loss) for rank, loss in re.findall(r"\[rank (\d)\] ([\d.]+)", output)}
 
 

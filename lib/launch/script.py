@@ -24,7 +24,7 @@ if __name__ == "__main__":
     with ledger.kept():  # a book of this rank's communication in $LEDGER_DIR, if that is set
         result = {name}({args})
         if result is not None:
-            print(f"[rank {{dist.get_rank()}}] {{result}}")
+            print(f"[rank {{dist.get_rank()}}] {{result}}\\n", end="", flush=True)  # in one write: ranks share stdout
     dist.destroy_process_group()
 '''
 NEEDED = {"dist": "import torch.distributed as dist", "backend": "from lib import backend, ledger"}

@@ -23,12 +23,14 @@ QUICK = ("lab0_concepts", "lab3_tensor_parallel")
 CONFIG = """
 c = get_config()
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError"}
-c.ExecutePreprocessor.timeout = 600
+c.ExecutePreprocessor.timeout = 600  # seconds a cell; its own 30 are too few where tests run beside each other
+c.ExecutePreprocessor.iopub_timeout = 60
 """
 
 
 def nbgrader(folder, *arguments, timeout=900):
-    """Run `nbgrader ...` in the course's folder; returns what it says. It starts alembic by name."""
+    """Run `nbgrader ...` in the course's folder, with CONFIG; returns what it says. It starts alembic by name."""
+    (folder / "nbgrader_config.py").write_text(CONFIG)
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     env |= {"LAB_STATIC": "1", "JUPYTER_CONFIG_DIR": str(folder / "config"), "PYTHONPATH": str(ROOT)}
     env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), env["PATH"]])
@@ -73,7 +75,6 @@ def plain(nb):
 def course(request, tmp_path_factory):
     """(folder, lab): an nbgrader course of one assignment, generated, with one submission, autograded."""
     lab, folder = request.cls.lab, tmp_path_factory.mktemp("nbgrader")
-    (folder / "nbgrader_config.py").write_text(CONFIG)
     notebook.write(notebook.read(notebook.solution_path(ROOT, lab)), folder / "source" / lab / f"{lab}.ipynb")
     nbgrader(folder, "generate_assignment", lab, "--create")
     notebook.write(submission(lab), folder / "submitted" / "ada" / lab / f"{lab}.ipynb")
