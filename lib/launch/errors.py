@@ -140,9 +140,9 @@ def _hang(failure, mismatch):
         why = "the ranks wait, and none can go on"
     heads = {
         "deadlock": f"deadlock: {why}",
-        "no progress": f"no progress for 2 s: {why}",
-        "timeout": f"timeout after {failure.timeout:g} s: {why}. Slow, not stuck? Give launch.run a larger timeout=",
-        "no start": f"no start within {failure.timeout:g} s: {why}",
+        "no progress": f"no progress for {failure.seconds:g} s: {why}",
+        "timeout": f"timeout after {failure.seconds:g} s: {why}. Slow, not stuck? Give launch.run a larger timeout=",
+        "no start": f"no start within {failure.seconds:g} s: {why}",
     }
     return heads[failure.kind] + "\n" + "\n".join(
         f"  {line}" for line in verdict(failure.ledger, failure.heads, failure.busy)

@@ -44,7 +44,7 @@ class Failure:
     """
 
     kind: str
-    timeout: float  # seconds that were allowed
+    seconds: float  # that were allowed, or without progress
     heads: list[Head]
     ledger: Ledger
     gone: list[int]  # ranks whose process had ended before its function returned
@@ -91,7 +91,8 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
         if kind:
             stacks = _stacks(agent, books, [r for r, head in enumerate(heads) if head.state == RUNNING])
             busy = {rank: line for rank, frames in stacks.items() if (line := _user_line(frames))}
-            return Failure(kind, START if kind == "no start" else timeout, books.heads(), books.read(), [], busy)
+            seconds = {"no start": START, "no progress": stall}.get(kind, timeout)
+            return Failure(kind, seconds, books.heads(), books.read(), [], busy)
     return None
 
 

@@ -292,6 +292,16 @@ def group_that_takes_long():
     return x.item()
 
 
+def group_that_never_is():
+    """Like the one above, but rank 2 never comes."""
+    rank, _ = me()
+    if rank == 0:
+        dist.recv(torch.zeros(1), 1)
+    if rank == 2:
+        torch.futures.Future().wait()
+    dist.new_group([1, 2], use_local_synchronization=True)
+
+
 def one_op_in_a_loop_over_two_tensors():
     rank, _ = me()
     for x in [torch.ones(4), torch.ones(4)]:

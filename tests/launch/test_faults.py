@@ -121,6 +121,14 @@ def test_a_hang_inside_ddps_reducer_is_found_before_the_timeout():
     assert "rank 2 returned while others still wait for it" in str(caught.value)
 
 
+def test_a_group_that_never_is_made_is_told_with_the_seconds_it_was_given(monkeypatch):
+    monkeypatch.setattr(watch, "CONNECT", 3.0)
+    with pytest.raises(launch.RankError, match="no progress for 3 s: the ranks wait, and none can go on") as caught:
+        launch.capture(faults.group_that_never_is, nproc=3, timeout=60)
+    assert caught.value.kind == "no progress" and "rank 0 waits in recv from rank 1" in str(caught.value)
+    assert ranks_alive() == []
+
+
 @pytest.mark.parametrize(
     ("name", "nproc", "expected"),
     [
