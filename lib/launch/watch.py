@@ -4,7 +4,9 @@
     books unchanged for 0.1 s, and a deadlock is proved    -> deadlock
     books unchanged, every rank below 3 % CPU, and inside  -> no progress, after 2 s: blocked below Python, as in
       torch or a lib collective, for 2 s                      DDP's reducer, where the books alone prove nothing;
-                                                              10 s while a rank makes a group, and connects
+                                                              10 s where the machine can be to blame: while a
+                                                              rank makes a group, or is in an op that all it
+                                                              needs have called
     the time is over, counted from when all have begun     -> timeout, with the line each rank is at
     not every rank has begun after 5 minutes               -> no start
 
@@ -27,7 +29,7 @@ from lib.ledger.verdict import find_waits, is_deadlock
 
 STABLE = 0.1  # seconds without a change in any book before it is judged
 STALL = 2.0  # seconds without processor time, for ranks blocked below Python
-CONNECT = 10.0  # the same while a rank makes a group: a connection that fails is tried again after 1, 3 and 7 s
+PATIENCE = 10.0  # the same where the machine can be to blame: a connection that fails is tried again after 1, 3, 7 s
 ABSENT = 0.5  # seconds between two looks after which it is the machine that stood still, and not the ranks
 START = 300.0  # seconds until every rank has begun; on a busy machine that is not the function's fault
 GRACE = 0.05  # seconds between the first failure and the look at all the others
@@ -78,8 +80,9 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
             waiting = find_waits(books.read(), heads)
             running = [r for r, head in enumerate(heads) if head.state == RUNNING]
             stacks = _stacks(agent, books, running)
-            if stall == STALL and any(map(_is_connecting, stacks.values())):
-                stall = CONNECT
+            under_way = any(not wait.awaited for wait in waiting.values())
+            if stall == STALL and (under_way or any(map(_is_connecting, stacks.values()))):
+                stall = PATIENCE
                 continue
             blocked = all(_is_blocked(stacks.get(r, [])) or (r in waiting and waiting[r].for_certain) for r in running)
             kind = "no progress" if waiting and blocked and _signature(books.heads()) == signature else None

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -292,8 +293,25 @@ def group_that_takes_long():
     return x.item()
 
 
+def message_that_takes_long():
+    """A machine too busy for rank 0: it stands still for 4 s, and meanwhile the message it waits for is sent."""
+    rank, _ = me()
+    x = torch.full((1,), 1.0 - rank)
+    if rank == 0:
+        pid = os.getpid()
+        pause = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -STOP {pid}; sleep 4; kill -CONT {pid}"])
+        dist.recv(x, 1)
+        pause.wait()
+        dist.send(x + 1, 1)
+    else:
+        time.sleep(1)
+        dist.send(x + 1, 0)
+        dist.recv(x, 0)
+    return x.item()
+
+
 def group_that_never_is():
-    """Like the one above, but rank 2 never comes."""
+    """As in `group_that_takes_long`, but rank 2 never comes."""
     rank, _ = me()
     if rank == 0:
         dist.recv(torch.zeros(1), 1)

@@ -122,7 +122,7 @@ def test_a_hang_inside_ddps_reducer_is_found_before_the_timeout():
 
 
 def test_a_group_that_never_is_made_is_told_with_the_seconds_it_was_given(monkeypatch):
-    monkeypatch.setattr(watch, "CONNECT", 3.0)
+    monkeypatch.setattr(watch, "PATIENCE", 3.0)
     with pytest.raises(launch.RankError, match="no progress for 3 s: the ranks wait, and none can go on") as caught:
         launch.capture(faults.group_that_never_is, nproc=3, timeout=60)
     assert caught.value.kind == "no progress" and "rank 0 waits in recv from rank 1" in str(caught.value)
@@ -138,6 +138,7 @@ def test_a_group_that_never_is_made_is_told_with_the_seconds_it_was_given(monkey
         ("message_inside_async_collective", 3, [3.0, 3.0, 3.0]),
         ("receives_from_anyone", 4, [[1, 2, 3], None, None, None]),
         ("group_that_takes_long", 3, [1.0, 0.0, 0.0]),
+        ("message_that_takes_long", 2, [1.0, 2.0]),
     ],
 )
 def test_slow_but_correct_programs_are_not_blamed(name, nproc, expected):
