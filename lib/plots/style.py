@@ -18,6 +18,7 @@ from pathlib import Path
 
 import matplotlib.style
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
 PAPER, INK, FAINT = "#faf9f6", "#22262b", "#6b6f76"
@@ -120,7 +121,8 @@ def finish(figure, title, caption, alt):
     )
     freeze_layout(figure)
     png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})  # no version in the file: the same bytes
+    # Not savefig, which draws once more beforehand. No version in the file: the same bytes.
+    FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
     return Drawing(png.getvalue(), alt, width, height)
 
 
