@@ -11,8 +11,8 @@ nothing to overlap with, and the last one to become ready is always exposed. So 
 
 import torch
 
-CAPACITY = 6 * 2**20  # bytes: an eighth of a GPT of 10M parameters, for what a link has to wait for to be little
-SMALLEST = 2**20  # bytes
+CAPACITY = 8 * 2**20  # bytes: a sixth of a GPT of 10M parameters, for what a link has to wait for to be little
+SMALLEST = 4 * 2**20  # bytes
 
 
 # exercise: lab1.plan_buckets
@@ -27,12 +27,12 @@ def plan_buckets(parameters, capacity=CAPACITY):
 
 
 def plan_tapered_buckets(parameters, capacity=CAPACITY):
-    """Like `plan_buckets`, but a bucket holds at most half of the bytes still to come, down to SMALLEST.
+    """Like `plan_buckets`, but a bucket holds at most two thirds of the bytes still to come, down to SMALLEST.
 
-    The last bucket is ready when backward ends, and nothing is left to hide it behind: it should be small, and the
-    many small ones that this takes should be few. A GPT of 41 MB: 5.6, 5.6, 4.5, 4.5, 5.6, 5.6, 4.5, 2.3, 1.1 ...
+    The last bucket is ready when backward ends, and nothing is left to hide it behind: it should be small. But each
+    bucket more costs a round of messages, so small ones should be few. A GPT of 43 MB: five of 7.1 MB, 4.7, 2.7.
     """
-    return _plan(parameters, capacity, lambda to_come: min(capacity, max(to_come // 2, SMALLEST)))
+    return _plan(parameters, capacity, lambda to_come: min(capacity, max(2 * to_come // 3, SMALLEST)))
 
 
 def _plan(parameters, capacity, capacity_of):

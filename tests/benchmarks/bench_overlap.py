@@ -46,6 +46,7 @@ from tests.benchmarks.measure import ROUNDS, Bar, compare, interval
 from tests.benchmarks.rounds import Side, timed, where
 
 RATE = "1gbit"
+CAPACITY = 5 * 2**20  # bytes a bucket: fewer than the default. Here bytes cost more than messages, and less has to wait
 THEIR_CAPACITY = 25 * 2**20  # bytes: torch's default. It cuts a little otherwise, but over this link bytes alone count
 LAYERS = 20  # of the paced model
 LONGER = 1.2  # backward over communication, at least, when the batch is chosen: the rounds' own noise is on top
@@ -148,8 +149,8 @@ def main(path, rounds):
 def on_ranks(rounds):
     """{"times": {side: (rounds,) seconds}, ...}, the same on every rank."""
     plain = GPT(SHAPE).to(backend.device())
-    ours = OverlappedDataParallel(GPT(SHAPE).to(backend.device()), all_reduce=recursive_doubling_all_reduce)
-    bucketed = BucketedDataParallel(GPT(SHAPE).to(backend.device()), all_reduce=recursive_doubling_all_reduce)
+    ours = OverlappedDataParallel(GPT(SHAPE).to(backend.device()), None, recursive_doubling_all_reduce, CAPACITY)
+    bucketed = BucketedDataParallel(GPT(SHAPE).to(backend.device()), None, recursive_doubling_all_reduce, CAPACITY)
     theirs = DistributedDataParallel(GPT(SHAPE).to(backend.device()))
     tokens = batch(SHAPE, 1)
     for model in (ours, bucketed, theirs):
@@ -184,7 +185,7 @@ def paced(n):
     flats = zeros([[p] for p in layers(0).parameters()])
     alone = Side(lambda: by_lib(flats))
     seconds = LONGER * clock(alone.op)
-    ours = OverlappedDataParallel(layers(seconds), all_reduce=recursive_doubling_all_reduce)
+    ours = OverlappedDataParallel(layers(seconds), None, recursive_doubling_all_reduce, CAPACITY)
     theirs = DistributedDataParallel(layers(seconds), bucket_cap_mb=ours.flats[0].nbytes / 2**20)  # the same buckets
     plain = layers(seconds)
 
