@@ -26,7 +26,7 @@ from tests.benchmarks.rounds import Side, timed, where
 SHAPE = Shape(vocab_size=128, seq_len=64, n_layers=6, hidden=384, n_heads=6)  # 10.7 million parameters
 SEQUENCES = 4  # per rank and step
 TOLERANCE = 1e-5  # of a gradient's largest element: sums of 4 float32 in another order stay far below
-NOT_SLOWER = Bar(None, "The same buckets and bytes as DistributedDataParallel's: Python between them must not be felt.")
+NOT_SLOWER = Bar(None, "The same bytes as DistributedDataParallel's, in buckets: Python between them must not be felt.")
 
 
 def torchs_all_reduce_begins(_, tensor, group):
