@@ -11,7 +11,7 @@ nothing to overlap with, and the last one to become ready is always exposed. So 
 
 import torch
 
-CAPACITY = 8 * 2**20  # bytes: a sixth of a GPT of 10M parameters, for what a link has to wait for to be little
+CAPACITY = 8 * 2**20  # bytes: a fifth of a GPT of 10M parameters, for what a link has to wait for to be little
 SMALLEST = 4 * 2**20  # bytes
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lib.buckets import CAPACITY, flatten, plan_buckets, unflatten
+from lib.buckets import CAPACITY, SMALLEST, flatten, plan_buckets, plan_tapered_buckets, unflatten
 
 
 def parameters(*sizes, dtype=torch.float32):
@@ -81,6 +81,24 @@ def test_any_sizes_each_parameter_once_within_capacity_one_dtype_in_the_order_of
         of_dtype = [bucket for bucket in buckets if bucket[0].dtype == dtype]
         for before, after in itertools.pairwise(of_dtype):
             assert sum(p.nbytes for p in before) + after[0].nbytes > capacity
+
+
+MB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("layers", "capacity", "plan"),
+    [
+        (20, 8 * MB, [8, 8, 4]),  # 4 are still to come: two thirds are less than SMALLEST
+        (20, 12 * MB, [12, 5, 3]),  # 8 to come: two thirds are 5.3
+        (7, 12 * MB, [4, 3]),
+        (6, 2 * MB, [2, 2, 2]),  # a capacity below SMALLEST does not taper
+    ],
+)
+def test_tapered_buckets_hold_two_thirds_of_what_is_to_come_and_no_less_than_the_smallest(layers, capacity, plan):
+    assert SMALLEST == 4 * MB
+    given = [nn.Parameter(torch.empty(MB // 4, device="meta")) for _ in range(layers)]  # a MB each, of no memory
+    assert [sum(p.nbytes for p in bucket) // MB for bucket in plan_tapered_buckets(given, capacity)] == plan
 
 
 def test_the_plan_reads_sizes_only_and_takes_any_iterable():

@@ -121,7 +121,7 @@ def finish(figure, title, caption, alt):
     )
     freeze_layout(figure)
     png = io.BytesIO()
-    # Not savefig, which draws once more beforehand. No version in the file: the same bytes.
+    # Not savefig, which draws once more beforehand; at the DPI set above. No version in the file: the same bytes.
     FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
     return Drawing(png.getvalue(), alt, width, height)
 

@@ -46,7 +46,7 @@ from tests.benchmarks.measure import ROUNDS, Bar, compare, interval
 from tests.benchmarks.rounds import Side, timed, where
 
 RATE = "1gbit"
-CAPACITY = 5 * 2**20  # bytes a bucket: fewer than the default. Here bytes cost more than messages, and less has to wait
+CAPACITY = 5 * 2**20  # bytes: less than the default, for beside this link a message more is cheap
 THEIR_CAPACITY = 25 * 2**20  # bytes: torch's default. It cuts a little otherwise, but over this link bytes alone count
 LAYERS = 20  # of the paced model
 LONGER = 1.2  # backward over communication, at least, when the batch is chosen: the rounds' own noise is on top
