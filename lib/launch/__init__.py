@@ -6,6 +6,7 @@ run.py      the front door: what is sent, what comes back
 agent.py    torch's elastic agent, which starts the processes
 worker.py   what a rank does
 watch.py    the parent's watch: is it done, is it stuck, has a rank died
+share.py    how much of the machine the ranks get
 output.py   what the ranks print
 errors.py   one error that names rank, line and values
 script.py   the same function as a file for torchrun

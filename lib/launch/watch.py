@@ -2,15 +2,17 @@
 
     a rank raised, called exit, or its process is gone     -> failed, at once
     books unchanged for 0.1 s, and a deadlock is proved    -> deadlock
-    books unchanged, every rank below 3 % CPU, and inside  -> no progress, after 2 s: blocked below Python, as in
+    books unchanged, every rank idle, and inside           -> no progress, after 2 s: blocked below Python, as in
       torch or a lib collective, for 2 s                      DDP's reducer, where the books alone prove nothing;
                                                               10 s where the machine can be to blame: while a
                                                               rank makes a group, or is in an op that all it
                                                               needs have called
-    the time is over, counted from when all have begun     -> timeout, with the line each rank is at
+    the time is over, counted from when all have begun,    -> timeout, with the line each rank is at
+      without what a busy machine kept from the ranks
     not every rank has begun after 5 minutes               -> no start
 
-A slow but correct program is never blamed: a rank that computes, sleeps or reads is in none of these.
+A slow but correct program is never blamed: a rank that computes, sleeps or reads is in none of these. What the machine
+keeps from the ranks (share.py) counts up to 5 minutes.
 """
 
 import contextlib
@@ -22,6 +24,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from lib.launch.share import Share
 from lib.ledger import source
 from lib.ledger.book import EXITED, RAISED, RETURNED, RUNNING, Head
 from lib.ledger.read import Books, Ledger
@@ -30,8 +33,9 @@ from lib.ledger.verdict import find_waits, is_deadlock
 STABLE = 0.1  # seconds without a change in any book before it is judged
 STALL = 2.0  # seconds without processor time, for ranks blocked below Python
 PATIENCE = 10.0  # the same where the machine can be to blame: a connection that fails is tried again after 1, 3, 7 s
-ABSENT = 0.5  # seconds between two looks after which it is the machine that stood still, and not the ranks
 START = 300.0  # seconds until every rank has begun; on a busy machine that is not the function's fault
+KEPT = 300.0  # seconds that a busy machine may keep from the ranks, and the timeout does not count
+ANSWER = 2.0  # seconds to say where it is, for a rank that the machine lets wait
 GRACE = 0.05  # seconds between the first failure and the look at all the others
 TORCH = os.path.dirname(torch.__file__)
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -57,7 +61,7 @@ class Failure:
 def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure | None:
     """Wait for the agent, showing output. Returns what went wrong, the ranks still alive; None if all returned."""
     started = began = changed = now()
-    last, judged, processor, stall = None, False, _Processor(), STALL
+    last, judged, share, stall, spent = None, False, Share(), STALL, 0.0
     while not agent.ends_within(0.01):
         output.pump()
         heads = books.heads()
@@ -67,16 +71,17 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
             gone = [r for r, head in enumerate(heads) if head.state < RETURNED and not agent.alive(r)]
             return Failure("failed", timeout, heads, books.read(), gone, {})
         if any(head.state == 0 for head in heads):
-            began = now()
+            began, spent = now(), 0.0
+        spent += share.look({head.rank: head.pid for head in heads if head.state == RUNNING})
         signature = _signature(heads)
         if signature != last:
             last, changed, judged, stall = signature, now(), False, STALL
-            processor.reset()
+            share.expect()
         kind = None
         if ledger and not judged and now() - changed > STABLE:
             judged = True
             kind = "deadlock" if is_deadlock(books.read(), heads) else None
-        elif ledger and judged and processor.idle(heads, stall):
+        elif ledger and judged and share.idle(stall):
             waiting = find_waits(books.read(), heads)
             running = [r for r, head in enumerate(heads) if head.state == RUNNING]
             stacks = _stacks(agent, books, running)
@@ -86,8 +91,8 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
                 continue
             blocked = all(_is_blocked(stacks.get(r, [])) or (r in waiting and waiting[r].for_certain) for r in running)
             kind = "no progress" if waiting and blocked and _signature(books.heads()) == signature else None
-            processor.reset()
-        if kind is None and now() - began > timeout:
+            share.expect()
+        if kind is None and (spent > timeout or now() - began > timeout + KEPT):
             kind = "timeout"
         if kind is None and began - started > START:
             kind = "no start"
@@ -111,42 +116,6 @@ def _failed(agent, heads):
     return False
 
 
-class _Processor:
-    """Has any rank used the processor lately? Linux only; elsewhere the answer is always yes."""
-
-    def __init__(self):
-        self.reset()
-
-    def reset(self):
-        self.since, self.used, self.looked = now(), None, 0.0
-
-    def idle(self, heads, seconds):
-        """True once every running rank has stayed below 3 % of a core for `seconds` (gloo's own thread takes 1 %)."""
-        if now() - self.looked < 0.1 or not os.path.isdir("/proc/self"):
-            return False
-        if now() - self.looked > ABSENT:
-            self.reset()
-        self.looked = now()
-        used = {head.rank: _cpu_seconds(head.pid) for head in heads if head.state == RUNNING}
-        span = now() - self.since
-        if (
-            self.used is None
-            or used.keys() != self.used.keys()
-            or any(used[r] - self.used[r] > 0.03 + 0.03 * span for r in used)
-        ):
-            self.since, self.used = now(), used
-        return bool(used) and now() - self.since > seconds
-
-
-def _cpu_seconds(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            user, system = file.read().rsplit(")", 1)[1].split()[11:13]
-    except OSError:
-        return 0.0
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
 GROUP = ("new_group", "init_process_group")  # torch's functions that make one
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 
@@ -154,13 +123,16 @@ FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 def _stacks(agent, books, ranks):
     """rank -> [(file, line, function), ...] of its main thread, innermost first. faulthandler writes it on SIGUSR1."""
     paths = {rank: f"{agent.folder}/stack{rank}" for rank in ranks}
-    before = {rank: os.path.getsize(path) for rank, path in paths.items() if os.path.exists(path)}
-    for rank in before:
+    starts = {rank: os.path.getsize(path) for rank, path in paths.items() if os.path.exists(path)}
+    for rank in starts:
         with contextlib.suppress(ProcessLookupError):
             os.kill(books.readers[rank].head().pid, signal.SIGUSR1)
-    time.sleep(0.05)
+    sizes, before, asked = dict(starts), None, now()
+    while now() - asked < ANSWER and not (sizes == before and all(sizes[rank] > starts[rank] for rank in starts)):
+        time.sleep(0.05)
+        before, sizes = sizes, {rank: os.path.getsize(paths[rank]) for rank in starts}
     stacks = {}
-    for rank, start in before.items():
+    for rank, start in starts.items():
         with open(paths[rank], errors="replace") as file:
             file.seek(start)
             text = file.read()

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, ledger
-from lib.launch.watch import START
+from lib.launch.watch import KEPT, START
 from lib.ledger.book import EXITED, RAISED, RETURNED, BookReader, BookWriter
 
 rank_of_this_process: int | None = None
@@ -43,7 +43,7 @@ def main(folder: str, choice: backend.Choice, keep_ledger: bool, timeout: float)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", backend.loopback())
     book = BookWriter(folder, rank, world_size)
     store = dist.FileStore(f"{folder}/store", world_size)
-    backend.join(choice, store, START + timeout + 30)  # the parent's watch speaks first
+    backend.join(choice, store, START + KEPT + timeout + 30)  # the parent's watch speaks first
     try:
         with open(f"{folder}/payload", "rb") as file:
             fn, args = cloudpickle.load(file)

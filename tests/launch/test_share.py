@@ -1,0 +1,89 @@
+"""A busy machine is not the ranks' fault: what others kept from them is no idleness, and no part of the timeout."""
+
+import contextlib
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lib import launch
+from lib.launch.share import kept
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="not run: only Linux counts waiting")
+CORE = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+
+
+@pytest.mark.parametrize(
+    ("ran", "waited", "processors", "seconds"),
+    [
+        (0.0, 0.0, 2, 0.0),  # all asleep
+        (1.0, 0.0, 2, 0.0),  # one computes
+        (0.2, 0.8, 2, 0.8),  # one computes, four others on its processor
+        (0.0, 1.0, 2, 1.0),  # one computes, and does not get to it at all
+        (2.0, 6.0, 2, 0.0),  # eight compute, in turns: nobody but they
+        (0.5, 7.5, 2, 0.75),  # the same, and others have three quarters of both processors
+        (0.01, 0.03, 2, 0.03),  # hardly awake
+        (0.4, 1.6, 8, 0.8),  # two compute, on a fifth of a processor each
+    ],
+)
+def test_what_others_kept_of_a_second(ran, waited, processors, seconds):
+    assert kept(1.0, ran, waited, processors) == pytest.approx(seconds)
+
+
+@contextlib.contextmanager
+def others(number):
+    """So many other processes that compute on processor CORE, each in a session of its own as other programs are."""
+    loop = f"import os\nos.sched_setaffinity(0, [{CORE}])\nprint(flush=True)\nwhile True: pass"
+    start = {"stdout": subprocess.PIPE, "start_new_session": True}
+    processes = [subprocess.Popen([sys.executable, "-S", "-c", loop], **start) for _ in range(number)]
+    try:
+        for process in processes:
+            process.stdout.readline()
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def compute(core, seconds):
+    """So many seconds of processor time on that core; returns how long it took."""
+    os.sched_setaffinity(0, [core])
+    start, end = time.monotonic(), time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+    return time.monotonic() - start
+
+
+def test_a_rank_that_hardly_gets_a_processor_is_not_out_of_time():
+    with others(5):
+        (took,) = launch.capture(compute, CORE, 1.0, nproc=1, timeout=2)
+    assert took > 2.5  # else the machine was not busy, and nothing was shown
+
+
+def test_beside_others_too_an_endless_loop_ends_at_the_timeout():
+    began = time.monotonic()
+    with others(5), pytest.raises(launch.RankError, match="timeout after 1 s") as caught:
+        launch.capture(compute, CORE, 1e9, nproc=1, timeout=1)
+    assert caught.value.kind == "timeout" and time.monotonic() - began < 60
+
+
+def stand_still(seconds):
+    """Be in state D, as a process is that waits for its disk: until a child ends that clone(2) has made with VFORK."""
+    clone = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+    libc = ctypes.PyDLL(None)  # it keeps Python's lock, for the child too
+    began = time.monotonic()
+    if libc.syscall(clone, 0x4000 | 17, 0, 0, 0, 0) == 0:  # CLONE_VFORK | SIGCHLD
+        time.sleep(seconds)
+        os._exit(0)
+    return time.monotonic() - began
+
+
+def test_a_rank_that_waits_for_its_disk_is_not_out_of_time():
+    (took,) = launch.capture(stand_still, 3.0, nproc=1, timeout=1)
+    assert took > 2.9
