@@ -107,7 +107,7 @@ def a_rank_killed(script, rank, ranks):
     killer = Killer(script, rank, ranks)
     killer.start()
     yield
-    killer.join(10)
+    killer.join(60)
     assert killer.before.keys() == killer.after.keys() == set(range(ranks))
 
 

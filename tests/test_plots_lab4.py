@@ -244,7 +244,7 @@ def test_a_line_per_stage_runs_along_the_events(drawn):
 
 def test_another_process_gives_the_same_bytes():
     code = f"import sys; from lib import plots; sys.stdout.buffer.write(plots.units_whole({EVENTS!r}, ['a', 'b']).png)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60).stdout
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=300).stdout
     assert out == plots.units_whole(EVENTS, ["a", "b"]).png
 
 

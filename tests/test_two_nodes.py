@@ -95,7 +95,7 @@ def test_a_crash_on_one_node_gives_both_outputs_and_no_hang(tmp_path, monkeypatc
     monkeypatch.setattr(two_nodes, "GRACE", 2.0)
     script = written(tmp_path, CRASH)
     with two_nodes.two_nodes(rate=None) as nodes:
-        waits, crashed = nodes.run(script, timeout=60)
+        waits, crashed = nodes.run(script, timeout=300)
         assert (waits.code, crashed.code) == (-signal.SIGKILL, 1)
         assert "node 0 is here" in waits.output and "ValueError" not in waits.output
         assert "node 1 is here" in crashed.output and "ValueError: no such luck" in crashed.output
@@ -126,7 +126,7 @@ def test_an_interrupt_or_sigterm_leaves_nothing_behind(number, tmp_path):
         time.sleep(0.1)
     assert len(left_behind(script, process.pid)) == 2 + 2 + 4  # namespaces, torchrun, ranks
     os.killpg(process.pid, number)
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=300)[1]
     assert process.returncode == 128 + number or "KeyboardInterrupt" in said
     assert left_behind(script, process.pid) == []
 

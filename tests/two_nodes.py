@@ -119,7 +119,7 @@ class Nodes:
     def __init__(self, names):
         self.names = names
 
-    def run(self, *command, nproc_per_node=1, meeting=static, env=None, timeout=120.0) -> list[Ended]:
+    def run(self, *command, nproc_per_node=1, meeting=static, env=None, timeout=300.0) -> list[Ended]:
         """torchrun `command` on both nodes, wait for both, and return how each ended: [node 0's, node 1's].
 
         command: what torchrun takes last: a script and its arguments, or "-m", a module and its arguments. It runs in

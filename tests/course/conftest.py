@@ -13,7 +13,7 @@ def toy_root(tmp_path_factory):
     """A course with one lab, lab9_toy, executed and built once for all tests; do not write into it."""
     root = tmp_path_factory.mktemp("toy-course")
     notebook.write(toy_notebook(), notebook.solution_path(root, "lab9_toy"))
-    execute.execute(root, "lab9_toy", cell_timeout=60)
+    execute.execute(root, "lab9_toy", cell_timeout=300)
     build.build(root, "lab9_toy")
     return root
 

@@ -36,7 +36,7 @@ class Largest:
 def submit(toy_root, tmp_path):
     """A function that grades a notebook, or the unsolved lab with these answers in place of its stubs."""
 
-    def submit_one(nb=None, cell_timeout=20, total_timeout=60, **answers):
+    def submit_one(nb=None, cell_timeout=30, total_timeout=300, **answers):
         nb = nb or notebook.read(notebook.lab_path(toy_root, "lab9_toy"))
         for cell_id, source in answers.items():
             by_id(nb, cell_id).source = source
@@ -114,14 +114,14 @@ def test_prints_while_debugging_cost_nothing_and_what_an_answer_started_is_ended
 
 def test_an_endless_loop_and_a_dead_kernel_cost_their_own_points_only(submit):
     result = submit(
-        cell_timeout=2,
+        cell_timeout=5,
         double=body("double", "while True: pass"),
         total="import os\nos._exit(0)",
         largest=RIGHT["largest"],
     )
     assert points(result) == [0, 0, 20]
     assert statuses(result) == ["timeout", "kernel died", "passed"]
-    assert messages(result)[0] == "ran longer than 2 s and was stopped"
+    assert messages(result)[0] == "ran longer than 5 s and was stopped"
 
 
 def test_exits_floods_and_a_killed_parent_cost_their_own_points_only(submit):
@@ -143,7 +143,7 @@ def test_the_total_limit_ends_everything_that_was_started(submit):
         "subprocess.Popen(['sleep', '600.5'], start_new_session=True)\nsubprocess.Popen(['sleep', '600.5'], env={})\n"
         "while True: pass"
     )
-    result = submit(total_timeout=8, cell_timeout=60, double=stubborn, total=RIGHT["total"])
+    result = submit(total_timeout=8, cell_timeout=300, double=stubborn, total=RIGHT["total"])
     assert statuses(result) == ["timeout"] * 3 and "total limit of 8 s" in messages(result)[0]
     assert not running("sleep 600.5")
 
@@ -189,7 +189,7 @@ def test_a_report_line_cannot_give_more_than_the_checks_points(solution):
 def test_the_command_grades_the_lab_by_default_and_writes_json_and_junit(toy_root, tmp_path):
     command = [sys.executable, "-m", "lib.course", "--root", toy_root, "grade", "--lab", "9"]
     command += ["--json", tmp_path / "out" / "grade.json", "--junit", tmp_path / "grade.xml"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "0 of 100 points"
     result = json.loads((tmp_path / "out" / "grade.json").read_text())
@@ -241,5 +241,5 @@ def test_the_course_tools_import_no_torch():
     modules = "build, execute, grade, keeper, lint, merge, nbval_run, notebook, output_cap, report, tamper"
     modules += ", validate, classroom, feedback, isolate, __main__"
     look = f"import sys; from lib.course import {modules}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout == "False\n"

@@ -28,8 +28,8 @@ def tried(f):
 server = socket.create_server(("127.0.0.1", 0))
 told = {
     "environment": dict(os.environ), "cwd": os.getcwd(), "here": sorted(os.listdir(".")), "uid": os.getuid(),
-    "loopback": tried(lambda: socket.create_connection(server.getsockname(), timeout=5)),
-    "outside": tried(lambda: socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=5)),
+    "loopback": tried(lambda: socket.create_connection(server.getsockname(), timeout=30)),
+    "outside": tried(lambda: socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=30)),
     "interfaces": [name for _, name in socket.if_nameindex()],
     "own file": tried(lambda: pathlib.Path("mine.txt").write_text("x")),
     "write to": [tried(lambda: pathlib.Path(path, "theirs.txt").write_text("x")) for path in sys.argv[2:4]],
@@ -58,7 +58,7 @@ def shut_in(tmp_path, code, *arguments, held, hidden=(), limits=LIMITS, **option
         env = {"LAB_REPORT": str(book), "PYTHONPATH": str(ROOT)}
         start, task = isolate.wrap(command, env, folder, notebook, limits, list(hidden), held)
         outer = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(start, input=task, env=outer, timeout=60, check=False, **options)
+        done = subprocess.run(start, input=task, env=outer, timeout=200, check=False, **options)
         return done.returncode, book.read_text()
 
 
@@ -164,5 +164,5 @@ def test_nothing_is_left_running_whether_it_ends_or_is_told_to_stop(tmp_path, mo
             time.sleep(0.05)
         assert process.poll() is None and running(mark)
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
     assert left_running(mark) == []

@@ -25,7 +25,7 @@ CONFIG = """
 c = get_config()
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError"}
 c.ExecutePreprocessor.timeout = 600  # seconds a cell; its own 30 are too few where tests run beside each other
-c.ExecutePreprocessor.iopub_timeout = 60
+c.ExecutePreprocessor.iopub_timeout = 300
 """
 
 

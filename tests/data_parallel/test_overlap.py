@@ -14,7 +14,7 @@ from lib.collectives import ring_all_reduce
 from lib.data_parallel import BucketedDataParallel, NaiveDataParallel, OverlappedDataParallel
 
 NPROC, LAYERS, WIDTH = 3, 4, 5
-capture = functools.partial(launch.capture, backend="gloo", nproc=NPROC, timeout=60)
+capture = functools.partial(launch.capture, backend="gloo", nproc=NPROC, timeout=300)
 
 
 class Pause(torch.autograd.Function):

@@ -117,7 +117,7 @@ def test_each_replica_runs_in_a_thread_of_its_own_at_the_same_time():
 
     class Meets(nn.Module):
         def forward(self, x):
-            meeting.wait(timeout=30)  # passes when all three are here, and breaks if one must end before another begins
+            meeting.wait(timeout=120)  # passes when all are here, and breaks if one must end before another begins
             threads.append(threading.current_thread())
             return x
 

@@ -36,12 +36,12 @@ def program():
         process.communicate()
 
 
-def finish(process, timeout=60):
+def finish(process, timeout=300):
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err
 
 
-def eventually(condition, seconds=10):
+def eventually(condition, seconds=60):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -111,7 +111,7 @@ def test_prints_stream_while_ranks_run(program):
     seen = []
     for line in process.stdout:
         seen.append((time.monotonic(), line.strip()))
-    assert process.wait(30) == 0, process.stderr.read()
+    assert process.wait(300) == 0, process.stderr.read()
     ticks = [(t, line) for t, line in seen if "tick" in line]
     assert len(ticks) == 8
     assert ticks[-1][0] - ticks[0][0] > 1.5, "all lines came at the end"
@@ -152,7 +152,7 @@ LOOP = """
 
 def rank_pids(folder, nproc):
     assert eventually(
-        lambda: all((folder / f"pid{r}").exists() and (folder / f"pid{r}").read_text() for r in range(nproc)), 40
+        lambda: all((folder / f"pid{r}").exists() and (folder / f"pid{r}").read_text() for r in range(nproc)), 300
     )
     return [int((folder / f"pid{r}").read_text()) for r in range(nproc)]
 
@@ -174,7 +174,7 @@ def test_the_stop_button_ends_the_ranks_and_the_next_launch_works(program, tmp_p
     time.sleep(0.6)
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)  # Jupyter interrupts the whole process group
-    assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10)
+    assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
     print(f"ranks ended {time.monotonic() - began:.2f} s after the stop")
     code, out, err = finish(process)
     assert code == 0, err
@@ -211,7 +211,7 @@ def test_a_killed_kernel_leaves_no_rank_and_no_forkserver(program, tmp_path):
     assert set(pids) <= set(family)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in family), 15), family
+    assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in family)), family
 
 
 def test_two_kernels_launch_at_once(program):

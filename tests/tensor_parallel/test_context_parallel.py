@@ -126,7 +126,7 @@ def refused():
 
 
 def test_what_does_not_fit_is_refused_with_its_numbers():
-    (said,) = launch.capture(refused, backend="gloo", nproc=1, timeout=60)
+    (said,) = launch.capture(refused, backend="gloo", nproc=1, timeout=300)
     assert said[0] == "the layout has position 17, the model positions 0 to 16: use fewer tokens"
     assert said[1].startswith("dropout is 0.1: ") and said[1].endswith("use dropout=0.0")
     assert said[2] == "9 tokens for 8 positions: pass shard(tokens, layout, group)" and len(said) == 3

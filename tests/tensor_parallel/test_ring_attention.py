@@ -183,7 +183,7 @@ def refused():
 
 
 def test_what_does_not_fit_is_refused_with_its_numbers():
-    for rank, said in enumerate(launch.capture(refused, backend="gloo", nproc=2, timeout=60)):
+    for rank, said in enumerate(launch.capture(refused, backend="gloo", nproc=2, timeout=300)):
         assert f"rank {rank} of 2 has 3 tokens, but the layout gives [4, 4]: make the layout for this group" in said[0]
         assert f"rank {rank} of 2 has 3 tokens, but the layout gives [3, 3, 3]" in said[1]
         assert "k (1, 3, 3, 2) and v (1, 3, 3, 2): k and v have (B, K, t, d) = (1, K, 3, 2), and K divides 4" in said[2]
