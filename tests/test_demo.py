@@ -12,7 +12,7 @@ from lib import demo, launch, text
 from lib.model import GPT
 
 
-def run_demo(*arguments, timeout=180):
+def run_demo(*arguments, timeout=600):
     """As a visitor runs it, but without a terminal."""
     command = [sys.executable, "-m", "lib.demo", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env={**os.environ, "COLUMNS": "80"})
