@@ -1,6 +1,6 @@
 """How much of the machine the ranks get: do they want a processor at all, and how much of the time was theirs?
 
-    idle     every rank wanted a processor for less than 3 % of the time; wanted = ran on one + was ready and waited
+    idle     every rank wanted a processor for less than 3 % of the time; wanted = ran on one, or its main thread waited
     theirs   the time, without what others kept from the ranks, and without what the machine or its disk stood still
 
              |== ranks run ==|-- ranks ready, others run --|........ all ranks sleep ........|
@@ -14,6 +14,8 @@ in stat). Elsewhere no rank is ever called idle, and all the time is theirs.
 import contextlib
 import os
 import time
+from collections.abc import Collection
+from typing import NamedTuple
 
 EVERY = 0.2  # seconds between two looks
 ABSENT = 0.5  # seconds between two looks after which it is the machine that stood still, and not the ranks
@@ -25,7 +27,7 @@ class Share:
     """Looks at the ranks again and again, from beside them."""
 
     def __init__(self):
-        self.looked, self.seen = now(), {}
+        self.looked, self.seen, self.told = now(), {}, {}
         self.expect()
 
     def expect(self):
@@ -38,21 +40,38 @@ class Share:
         span = now() - self.looked
         if span < EVERY:
             return 0.0
-        seen = {rank: _used(pid) for rank, pid in pids.items()}
+        seen = {rank: _threads(pid) for rank, pid in pids.items()}
         before, self.seen, self.looked = self.seen, seen, self.looked + span
-        if any(on_disk for *_, on_disk in seen.values()):
+        if any(thread.state == "D" for threads in seen.values() for thread in threads.values()):
             self.expect()
             return 0.0
         if span > ABSENT or seen.keys() != before.keys():
             self.expect()
+        if seen.keys() != before.keys():
             return min(span, ABSENT)
-        ran = {rank: max(0.0, seen[rank][0] - before[rank][0]) for rank in seen}
-        waited = {rank: max(0.0, seen[rank][1] - before[rank][1]) for rank in seen}
-        for rank in seen:
-            self.wanted[rank] = self.wanted.get(rank, 0.0) + ran[rank] + waited[rank]
+        all_ran = all_waited = 0.0
+        for rank, threads in seen.items():
+            for number in threads.keys() & before[rank].keys():
+                ran, waited = self._since(number, before[rank][number], threads[number], span)
+                all_ran, all_waited = all_ran + ran, all_waited + waited
+                waited = waited if number == str(pids[rank]) else 0.0  # gloo's thread polls, and waits to do so
+                self.wanted[rank] = self.wanted.get(rank, 0.0) + ran + waited
         if any(wanted > 0.03 + 0.03 * (now() - self.since) for wanted in self.wanted.values()):
             self.expect()
-        return span - kept(span, sum(ran.values()), sum(waited.values()), PROCESSORS)
+        return min(span - kept(span, all_ran, all_waited, PROCESSORS), ABSENT)
+
+    def _since(self, number, before, thread, span):
+        """(seconds it ran, seconds it was ready and waited) of a thread in the last `span` seconds.
+
+        Linux books a wait when it is over. One that goes on is seen by the state, and taken off when it is booked.
+        """
+        ran, booked = thread.ran - before.ran, thread.waited - before.waited
+        told = self.told.pop(number, 0.0)
+        if thread.state != "R":
+            return ran, max(0.0, booked - told)
+        waits = max(0.0, span - ran)
+        self.told[number] = max(0.0, told + waits - booked)
+        return ran, waits
 
     def idle(self, seconds: float) -> bool:
         """Were all ranks idle for so long? (gloo's own thread takes 1 %.)"""
@@ -69,17 +88,33 @@ def kept(span: float, ran: float, waited: float, processors: int) -> float:
     return max(0.0, wanted - ran) / max(1.0, wanted / span)
 
 
-def _used(pid):
-    """Of all threads of a process: (seconds on a processor, seconds ready and waiting for one, does one wait for a
-    disk?)"""
-    ran, waited, on_disk = 0, 0, False
+def awake(pids: Collection[int], seconds: float) -> bool:
+    """Looked at for so long, does one of these processes run, wait for a processor or for a disk?"""
+    before = [_threads(pid) for pid in pids]
+    time.sleep(seconds)
+    for then, at in zip(before, map(_threads, pids), strict=True):
+        wanted = sum(at[t].ran + at[t].waited - then[t].ran - then[t].waited for t in at.keys() & then.keys())
+        if wanted > 0.1 * seconds or any(thread.state in "RD" for thread in at.values()):
+            return True
+    return False
+
+
+class _Thread(NamedTuple):
+    ran: float  # seconds on a processor
+    waited: float  # seconds ready and waiting for one
+    state: str  # "R": runs or is ready, "D": waits for a disk, "S": sleeps
+
+
+def _threads(pid):
+    """{number: _Thread} of a process; {} where there is no /proc."""
+    found = {}
     with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
+        for number in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):  # it has ended
-                on, ready, _ = map(int, _read(f"/proc/{pid}/task/{thread}/schedstat").split())
-                state = _read(f"/proc/{pid}/task/{thread}/stat").rpartition(")")[2].split()[0]
-                ran, waited, on_disk = ran + on, waited + ready, on_disk or state == "D"
-    return ran / 1e9, waited / 1e9, on_disk
+                ran, waited, _ = map(int, _read(f"/proc/{pid}/task/{number}/schedstat").split())
+                state = _read(f"/proc/{pid}/task/{number}/stat").rpartition(")")[2].split()[0]
+                found[number] = _Thread(ran / 1e9, waited / 1e9, state)
+    return found
 
 
 def _read(path):

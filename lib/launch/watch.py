@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lib.launch.share import Share
+from lib.launch.share import Share, awake
 from lib.ledger import source
 from lib.ledger.book import EXITED, RAISED, RETURNED, RUNNING, Head
 from lib.ledger.read import Books, Ledger
@@ -36,7 +36,7 @@ PATIENCE = 10.0  # the same where the machine can be to blame: a connection that
 START = 300.0  # seconds until every rank has begun; on a busy machine that is not the function's fault
 KEPT = 300.0  # seconds that a busy machine may keep from the ranks, and the timeout does not count
 ANSWER = 2.0  # seconds to say where it is, for a rank that the machine lets wait
-GRACE = 0.05  # seconds between the first failure and the look at all the others
+GRACE = 1.0  # seconds at most between the first failure and the look at the others, for those that are not asleep
 TORCH = os.path.dirname(torch.__file__)
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 now = time.monotonic
@@ -66,8 +66,7 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
         output.pump()
         heads = books.heads()
         if _failed(agent, heads):
-            time.sleep(GRACE)
-            heads = books.heads()
+            heads = _settled(books, share)
             gone = [r for r, head in enumerate(heads) if head.state < RETURNED and not agent.alive(r)]
             return Failure("failed", timeout, heads, books.read(), gone, {})
         if any(head.state == 0 for head in heads):
@@ -102,6 +101,17 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
             seconds = {"no start": START, "no progress": stall}.get(kind, timeout)
             return Failure(kind, seconds, books.heads(), books.read(), [], busy)
     return None
+
+
+def _settled(books, share):
+    """The ranks' heads once those that still run are asleep, as in a wait for the one that failed. GRACE at most."""
+    began, theirs, running = now(), 0.0, True
+    while running and theirs < GRACE and now() - began < PATIENCE:
+        heads = books.heads()
+        running = {head.rank: head.pid for head in heads if head.state == RUNNING}
+        running = running if awake(running.values(), 0.05) else {}
+        theirs += share.look(running)
+    return books.heads()
 
 
 def _signature(heads):

@@ -31,6 +31,16 @@ def raises_on_all():
     return 1 / scale
 
 
+def raises_on_all_in_turn():
+    """The last rank 0.4 seconds of processor time after the first, as on a machine that lets it wait."""
+    rank, _ = me()
+    end = time.thread_time() + 0.2 * rank
+    while time.thread_time() < end:
+        pass
+    scale = 0
+    return 1 / scale
+
+
 def sys_exit_on_one():
     rank, _ = me()
     dist.all_reduce(torch.ones(4))

@@ -27,6 +27,7 @@ FAULTS = [
     # fn, how many ranks, kind, what the message must name
     ("raises_on_one", 3, "raised", ["rank 1 raised ValueError: the loss is nan", "faults.py:", "where loss = nan"]),
     ("raises_on_all", 3, "raised", ["all 3 ranks raised ZeroDivisionError", "return 1 / scale", "where scale = 0"]),
+    ("raises_on_all_in_turn", 3, "raised", ["all 3 ranks raised ZeroDivisionError", "return 1 / scale"]),
     ("sys_exit_on_one", 3, "exited", ["rank 1 called sys.exit(0)", "sys.exit(0)", "return from the function instead"]),
     ("os_exit_on_one", 3, "died", ["rank 1 left with exit code 3", "last op of rank 1: all_reduce #0", "faults.py:"]),
     ("os_exit_zero", 3, "died", ["rank 2 left with exit code 0", "had not communicated yet"]),
