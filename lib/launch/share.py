@@ -45,10 +45,11 @@ class Share:
         if any(thread.state == "D" for threads in seen.values() for thread in threads.values()):
             self.expect()
             return 0.0
-        if span > ABSENT or seen.keys() != before.keys():
-            self.expect()
         if seen.keys() != before.keys():
+            self.expect()
             return min(span, ABSENT)
+        if span > ABSENT:
+            self.expect()
         all_ran = all_waited = 0.0
         for rank, threads in seen.items():
             for number in threads.keys() & before[rank].keys():

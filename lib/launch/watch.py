@@ -105,11 +105,11 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
 
 def _settled(books, share):
     """The ranks' heads once those that still run are asleep, as in a wait for the one that failed. GRACE at most."""
-    began, theirs, running = now(), 0.0, True
-    while running and theirs < GRACE and now() - began < PATIENCE:
-        heads = books.heads()
-        running = {head.rank: head.pid for head in heads if head.state == RUNNING}
-        running = running if awake(running.values(), 0.05) else {}
+    began, theirs = now(), 0.0
+    while theirs < GRACE and now() - began < PATIENCE:
+        running = {head.rank: head.pid for head in books.heads() if head.state == RUNNING}
+        if not awake(running.values(), 0.05):
+            break
         theirs += share.look(running)
     return books.heads()
 
