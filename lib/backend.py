@@ -1,6 +1,6 @@
 """Which backend and which device a rank gets: NCCL on GPUs, gloo on the CPU, one rule for both.
 
-    asked            GPUs >= ranks      1 or more GPUs      no GPU
+    asked            GPUs >= ranks      1 or more GPUs      no GPU       (GPUs that work: `gpus.py` tries them)
     "auto"           nccl, a GPU each   gloo on the CPU     gloo on the CPU
     "gloo"           gloo on the CPU    gloo on the CPU     gloo on the CPU
     "nccl"           nccl, a GPU each   error               error
@@ -20,6 +20,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from lib import gpus as machine
+
 NAMES = ("auto", "gloo", "nccl", "nccl-shared")
 RANKS_PER_SHARED_GPU = 2
 
@@ -34,36 +36,39 @@ class Choice:
 
 
 def choose(backend: str, nproc: int, gpus: int | None = None) -> Choice:
-    """The backend for `nproc` ranks on this machine. `gpus`: how many GPUs there are (None: ask torch).
+    """The backend for `nproc` ranks on this machine. `gpus`: how many GPUs work (None: try them, once).
 
     Raises ValueError for an unknown name, RuntimeError for more ranks than the GPUs can carry.
     """
     if backend not in NAMES:
         raise ValueError(f"backend={backend!r} is not one of {', '.join(map(repr, NAMES))}")
-    if gpus is None:
-        gpus = torch.cuda.device_count() if dist.is_nccl_available() else 0
+    who = "1 rank" if nproc == 1 else f"{nproc} ranks"
+    if backend == "gloo":
+        return Choice("gloo", 0, f"{who}: gloo, on the CPU")
+    found = machine.working() if gpus is None else machine.Gpus(("GPU",) * gpus)
+    gpus, has = len(found.names), f"this machine has {_count(found)}"
     if backend == "nccl" and gpus < nproc:
         raise RuntimeError(
-            f'backend="nccl" needs one GPU per rank: {nproc} ranks, but this machine has {_count(gpus)}. '
+            f'backend="nccl" needs one GPU per rank: {nproc} ranks, but {has}. '
             f'Use backend="auto"' + (f" or nproc={gpus}." if gpus else ", which runs gloo on the CPU.")
         )
     if backend == "nccl-shared" and gpus * RANKS_PER_SHARED_GPU < nproc:
         raise RuntimeError(
-            f'backend="nccl-shared" puts at most {RANKS_PER_SHARED_GPU} ranks on a GPU: {nproc} ranks, '
-            f"but this machine has {_count(gpus)}. "
+            f'backend="nccl-shared" puts at most {RANKS_PER_SHARED_GPU} ranks on a GPU: {nproc} ranks, but {has}. '
             + (f"Use nproc={gpus * RANKS_PER_SHARED_GPU} or fewer." if gpus else 'Use backend="gloo".')
         )
-    who = "1 rank" if nproc == 1 else f"{nproc} ranks"
     if backend == "nccl-shared":
         return Choice("nccl", RANKS_PER_SHARED_GPU, f"{who}: nccl, 2 to a GPU (slow, for correctness only)")
-    if backend == "nccl" or (backend == "auto" and gpus >= nproc):
-        return Choice("nccl", 1, f"{who}: nccl, one GPU each")
-    why = "" if backend == "gloo" else f" ({_count(gpus)} for {nproc} ranks)" if gpus else " (no GPU here)"
-    return Choice("gloo", 0, f"{who}: gloo, on the CPU{why}")
+    if gpus >= nproc:
+        return Choice("nccl", 1, f"{who}: nccl, one GPU each ({found})")
+    why = f"{_count(found)} for {who}" if gpus else found.why or "no GPU here"
+    return Choice("gloo", 0, f"{who}: gloo, on the CPU ({why})")
 
 
-def _count(gpus):
-    return "no GPU" if gpus == 0 else "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+def _count(found):
+    count = len(found.names)
+    words = "no GPU" if count == 0 else "1 GPU" if count == 1 else f"{count} GPUs"
+    return f"{words} that works; {found.why}" if found.why else words
 
 
 def join(choice: Choice | None = None, store: dist.Store | None = None, timeout: float = 600.0) -> None:
@@ -71,13 +76,15 @@ def join(choice: Choice | None = None, store: dist.Store | None = None, timeout:
 
     RANK, WORLD_SIZE and LOCAL_RANK come from the environment, as torchrun sets them. Under torchrun call
     `join()` bare: it picks NCCL when the node has a GPU for each of its ranks, else gloo, and meets at MASTER_ADDR.
+    There a GPU is believed in untried: a job that asked for GPUs should fail rather than run on the CPU.
     New tensors then lie on `device()` by default, so that the same cell runs on a CPU and on a GPU.
     timeout: seconds after which a collective that nobody answers fails, or a meeting to which a rank does not come.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ["LOCAL_RANK"])
     if choice is None:
-        choice = choose("auto", int(os.environ["LOCAL_WORLD_SIZE"]))
+        counted = torch.cuda.device_count() if dist.is_nccl_available() else 0
+        choice = choose("auto", int(os.environ["LOCAL_WORLD_SIZE"]), counted)
     if store is None:
         at_master, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout)))
         store = meet(at_master, rank, world_size, timeout)
@@ -131,6 +138,23 @@ def device() -> torch.device:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
+
+
+def synchronize() -> None:
+    """Wait until this rank's device has done all that it was given, so that a clock read now is right.
+
+    A GPU works through a queue, and calls return when they have been queued. On the CPU there is nothing to wait for.
+    """
+    if device().type == "cuda":
+        torch.cuda.synchronize()
+
+
+def stream_ordered(group: dist.ProcessGroup, device: torch.device) -> bool:
+    """Does `group` queue its ops on `device`, as NCCL does, so that `wait` orders streams and does not block the host?
+
+    Then several messages at once must be one batch: apart, each waits for those queued before it, on both sides.
+    """
+    return group._get_backend(device).supports_coalescing
 
 
 def loopback() -> str:

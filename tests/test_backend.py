@@ -1,11 +1,14 @@
 """Which backend is chosen, for every number of GPUs a machine may have; and how the ranks of one attempt meet."""
 
+import json
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
 
+from lib import gpus
 from lib.backend import choose, meet
 
 
@@ -41,6 +44,48 @@ def test_the_choice(backend, nproc, gpus, name, ranks_per_gpu):
 def test_more_ranks_than_the_gpus_carry_is_an_error_that_says_so(backend, nproc, gpus, says):
     with pytest.raises(RuntimeError, match=says):
         choose(backend, nproc, gpus)
+
+
+OK, OLD = ["H100", ""], ["H100", "The NVIDIA driver on your system is too old"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "end", "names", "says"),
+    [
+        ([OK, OK], "", ("H100", "H100"), ""),
+        ([OLD, OLD], "", (), "GPU 0 (H100) does not work: The NVIDIA driver on your system is too old. CUDA_VISIBLE"),
+        ([OK, OLD], "", ("H100",), "GPU 1 (H100) does not work: The NVIDIA driver"),
+        ([OK], "; import os; os.abort()", ("H100",), "GPU 1 does not work: a trial process was ended by SIGABRT"),
+        ([], "; raise SystemExit(3)", (), "GPU 0 does not work: a trial process left with exit code 3"),
+        ([OK], "; import time; time.sleep(60)", ("H100",), "GPU 1 does not work: a trial process did not answer within"),
+    ],
+)
+def test_a_gpu_counts_if_it_computes(lines, end, names, says):
+    """The trial of two GPUs, as a process that prints these lines and ends in this way."""
+    prints = f"print({chr(10).join(map(json.dumps, lines))!r}, flush=True)" if lines else "pass"
+    found = gpus.tried([sys.executable, "-c", prints + end], 2, seconds=1.5)
+    assert found.names == names and found.why.startswith(says) and bool(found.why) == bool(says)
+
+
+def test_the_trial_runs_here_and_finds_what_there_is():
+    found = gpus.tried([sys.executable, "-c", gpus.TRIAL], counted=gpus.torch.cuda.device_count())
+    assert found.why or len(found.names) == gpus.torch.cuda.device_count()
+
+
+def test_gpus_that_do_not_work_are_not_taken_and_the_reason_is_said(monkeypatch):
+    why = "GPU 1 (T4) does not work: CUDA error: all CUDA-capable devices are busy or unavailable"
+    monkeypatch.setattr(gpus, "working", lambda: gpus.Gpus(("T4",), why))
+    assert choose("auto", 1).why == "1 rank: nccl, one GPU each (1 x T4)"
+    assert choose("auto", 2).why == f"2 ranks: gloo, on the CPU (1 GPU that works; {why} for 2 ranks)"
+    with pytest.raises(RuntimeError, match="busy or unavailable"):
+        choose("nccl", 2)
+    monkeypatch.setattr(gpus, "working", lambda: gpus.Gpus((), why))
+    assert choose("auto", 1).why == f"1 rank: gloo, on the CPU ({why})"
+
+
+def test_gloo_asks_nothing_of_the_gpus(monkeypatch):
+    monkeypatch.setattr(gpus, "working", None)
+    assert choose("gloo", 4).why == "4 ranks: gloo, on the CPU"
 
 
 def test_the_ranks_of_an_attempt_meet_though_those_of_others_have_left_their_keys():

@@ -10,7 +10,8 @@ SHARED = {"model", "text", "buckets", "precision", "recompute", "clip", "checkpo
 PARALLEL = {"data_parallel", "pipeline", "tensor_parallel", "zero", "moe"}
 BELOW_PARALLEL = COLLECTIVES | SHARED
 MAY_IMPORT = {
-    "backend": set(),
+    "gpus": set(),
+    "backend": {"gpus"},
     "ledger": {"backend"},
     "launch": {"backend", "ledger"},
     "collectives": LEDGER,
