@@ -22,7 +22,7 @@ import threading
 import torch
 import torch.distributed as dist
 
-from lib import ledger
+from lib import backend, ledger
 from lib.collectives import p2p
 from lib.ledger.source import place
 
@@ -80,7 +80,7 @@ class Work:
                 self.result = self.fn(*self.args, **self.kwargs)
                 return
             stream = streams.setdefault(self.gpu, torch.cuda.Stream(self.gpu))
-            with torch.cuda.device(self.gpu), torch.cuda.stream(stream), torch.device(self.gpu):
+            with torch.cuda.device(self.gpu), torch.cuda.stream(stream):
                 stream.wait_event(self.ready)
                 self.result = self.fn(*self.args, **self.kwargs)
                 self.done = stream.record_event()
@@ -96,6 +96,7 @@ class Communication(threading.Thread):
         super().__init__(name="lib.collectives.background", daemon=True)
         self.works = queue.SimpleQueue()
         self.failed = None
+        self.device = backend.device()
 
     @property
     def is_idle(self):
@@ -104,6 +105,9 @@ class Communication(threading.Thread):
 
     def run(self):
         streams = {}
+        if self.device.type == "cuda":  # a new thread is on GPU 0, and makes its tensors on the CPU
+            torch.cuda.set_device(self.device)
+            torch.set_default_device(self.device)
         while (work := self.works.get()) is not None:
             if self.failed is not None:
                 work.error = RuntimeError(f"not run: {work}, because an earlier one failed: {self.failed}")

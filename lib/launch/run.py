@@ -20,7 +20,7 @@ from lib.ledger.match import audit
 from lib.ledger.read import Books, Ledger
 
 _one_at_a_time = threading.Lock()  # two launches of one kernel would share the forkserver's book-keeping
-_said = None
+_said: set[tuple] = set()  # what this kernel's ranks have run on
 
 
 class Results(list):
@@ -132,10 +132,12 @@ def _check_call(fn, nproc, timeout):
 
 def _say_once(choice):
     """The first launch, and the first with another choice, says in a line what the ranks run on."""
-    global _said
-    if _said != (choice.name, choice.ranks_per_gpu):
-        _said = (choice.name, choice.ranks_per_gpu)
+    kind = (choice.name, choice.ranks_per_gpu)
+    if kind not in _said:
         print(choice.why)
+        if _said:
+            print("(Other cells ran elsewhere: do not compare their times, nor random numbers without a seed.)")
+        _said.add(kind)
 
 
 def _pack(fn, args):

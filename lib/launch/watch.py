@@ -10,12 +10,14 @@
     the time is over, counted from when all have begun,    -> timeout, with the line each rank is at
       without what a busy machine kept from the ranks
     not every rank has begun after 5 minutes               -> no start
+    all ranks have returned, and do not leave for 10 s     -> None: their results are there, and the books are compared
 
 A slow but correct program is never blamed: a rank that computes, sleeps or reads is in none of these. What the machine
 keeps from the ranks (share.py) counts up to 5 minutes.
 """
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -36,6 +38,7 @@ PATIENCE = 10.0  # the same where the machine can be to blame: a connection that
 START = 300.0  # seconds until every rank has begun; on a busy machine that is not the function's fault
 KEPT = 300.0  # seconds that a busy machine may keep from the ranks, and the timeout does not count
 ANSWER = 2.0  # seconds to say where it is, for a rank that the machine lets wait
+LEAVE = 10.0  # seconds to leave once all have returned: on a GPU, with ops that nobody read, a rank may not
 GRACE = 1.0  # seconds at most between the first failure and the look at the others, for those that are not asleep
 TORCH = os.path.dirname(torch.__file__)
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -62,6 +65,7 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
     """Wait for the agent, showing output. Returns what went wrong, the ranks still alive; None if all returned."""
     started = began = changed = now()
     last, judged, share, stall, spent = None, False, Share(), STALL, 0.0
+    returned = math.inf
     while not agent.ends_within(0.01):
         output.pump()
         heads = books.heads()
@@ -71,6 +75,11 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
             return Failure("failed", timeout, heads, books.read(), gone, {})
         if any(head.state == 0 for head in heads):
             began, spent = now(), 0.0
+        if all(head.state == RETURNED for head in heads):
+            returned = min(returned, now())
+            if now() - returned > LEAVE:
+                return None
+            continue
         spent += share.look({head.rank: head.pid for head in heads if head.state == RUNNING})
         signature = _signature(heads)
         if signature != last:
@@ -152,9 +161,9 @@ def _stacks(agent, books, ranks):
 
 
 def _is_blocked(frames):
-    """Is the rank inside a torch call, or inside a wait of one of lib's collectives?"""
+    """Is the rank inside a torch call, or inside a wait of one of lib's collectives or of the ledger?"""
     inner = next((f for f in frames if not f[0].endswith("threading.py")), None)
-    return inner is not None and inner[0].startswith((TORCH, LIB + "collectives"))
+    return inner is not None and inner[0].startswith((TORCH, LIB + "collectives", LIB + "ledger"))
 
 
 def _is_connecting(frames):

@@ -42,14 +42,16 @@ def main(folder: str, choice: backend.Choice, keep_ledger: bool, timeout: float)
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", backend.loopback())
     book = BookWriter(folder, rank, world_size)
-    store = dist.FileStore(f"{folder}/store", world_size)
-    backend.join(choice, store, START + KEPT + timeout + 30)  # the parent's watch speaks first
     try:
+        store = dist.FileStore(f"{folder}/store", world_size)
+        backend.join(choice, store, START + KEPT + timeout + 30)  # the parent's watch speaks first
+        book.begin()
         with open(f"{folder}/payload", "rb") as file:
             fn, args = cloudpickle.load(file)
         if keep_ledger:
             ledger.install(book)
         result = fn(*args)
+        ledger.finish()
         ledger.uninstall()
         _save(result, f"{folder}/result{rank}")
     except BaseException as error:
@@ -145,6 +147,7 @@ def _values(frame, line):
     """The names that the failing line reads, with their values in a few characters."""
     import dis
 
+    torch.Tensor.__repr__ = _form  # also inside other things: to read a tensor on a GPU waits behind an op that hangs
     names = [
         ins.argval for ins in dis.get_instructions(frame.f_code)
         if ins.positions and ins.positions.lineno == line and isinstance(ins.argval, str)

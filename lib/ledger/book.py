@@ -27,10 +27,10 @@ RUNNING, RETURNED, RAISED, EXITED = 1, 2, 3, 4  # 0: the rank has not begun
 HEADER = struct.Struct("<8sqqqqqqqddd")  # magic pid rank world_size capacity state count touches began wall left
 COUNT_AT, TOUCHES_AT, STATE_AT, LEFT_AT = 48, 56, 40, 80
 TOTALS = struct.Struct("<qqq")  # to one peer: messages, elements, bytes
-ENTRY = struct.Struct("<q6HiiHH5qqqqQdddd")
+ENTRY = struct.Struct("<q6HiiHH5qqqqQqdddd")
 TIMES = {"posted": ENTRY.size - 32, "wait_from": ENTRY.size - 24, "wait_to": ENTRY.size - 16, "done": ENTRY.size - 8}
 THREADS_AT, PEER_AT, NTH_AT = 28, 20, 88
-MAGIC = b"ledger01"
+MAGIC = b"ledger02"
 DEFAULT_CAPACITY = 1 << 16
 now = time.monotonic
 
@@ -53,6 +53,7 @@ class Entry:
     nbytes: int  # a message: its size. A collective: the payload this rank gave
     nth: int  # n-th op of its channel, from 0
     chain: int  # rolling hash of the channel up to this op
+    item: int  # NCCL: n-th item of its group's queue on the GPU, a batch's ops have one together; gloo: -1
     posted: float
     wait_from: float | None
     wait_to: float | None
@@ -93,20 +94,27 @@ class BookWriter:
     """The rank's side. `post` returns the entry's place, (offset, seq); `stamp` writes one of its times there."""
 
     def __init__(self, folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY):
-        """Open the book that `lay_out` made in `folder`, or make it; this rank is RUNNING from now on."""
+        """Open the book that `lay_out` made in `folder`, or make it; the rank has not begun yet."""
         lay_out(folder, rank, world_size, capacity)
         with open(f"{folder}/book{rank}", "r+b") as file:
             self.map = mmap.mmap(file.fileno(), 0)
         self.first = HEADER.size + TOTALS.size * world_size
         self.names_fd = os.open(f"{folder}/names{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self.names: dict[object, int] = {}
-        self.rank, self.capacity, self.count, self.touches = rank, capacity, 0, 0
+        self.rank, self.world_size, self.capacity, self.count, self.touches = rank, world_size, capacity, 0, 0
         self.channels: dict[tuple, list[int]] = {}  # channel -> [count, chain]
         self.lock = threading.RLock()
+        self._write_header(0)
+
+    def _write_header(self, state):
         # Not pack_into, which clears the place first: the parent may be reading.
         self.map[: HEADER.size] = HEADER.pack(
-            MAGIC, os.getpid(), rank, world_size, capacity, RUNNING, 0, 0, now(), time.time(), 0.0
+            MAGIC, os.getpid(), self.rank, self.world_size, self.capacity, state, 0, 0, now(), time.time(), 0.0
         )
+
+    def begin(self) -> None:
+        """This rank is RUNNING from now on; what it did before, such as to connect, counts towards no timeout."""
+        self._write_header(RUNNING)
 
     def name(self, text: object) -> int:
         """The number under which `text` (anything JSON can hold) stands in the names file."""
@@ -122,7 +130,7 @@ class BookWriter:
                 self.names[text] = number
         return number
 
-    def post(self, op, reduce_op, dtype, group, site, via, peer, tag, shape, numel, nbytes, channel, signature):
+    def post(self, op, reduce_op, dtype, group, site, via, peer, tag, shape, numel, nbytes, channel, signature, item=-1):
         """Write an entry before its op begins. Strings come as numbers from `name`; `channel` None: resolve later."""
         with self.lock:
             seq, nth, chain = self.count, -1, 0
@@ -132,7 +140,7 @@ class BookWriter:
             dims = (*shape[:5], 0, 0, 0, 0, 0)[:5]
             ENTRY.pack_into(
                 self.map, at, seq, op, reduce_op, dtype, group, site, via, peer, tag, 0, len(shape),
-                *dims, numel, nbytes, nth, chain, now(), 0.0, 0.0, 0.0,
+                *dims, numel, nbytes, nth, chain, item, now(), 0.0, 0.0, 0.0,
             )  # fmt: skip
             self.count = seq + 1
             struct.pack_into("<q", self.map, COUNT_AT, self.count)
@@ -245,12 +253,12 @@ class BookReader:
 
     def _entry(self, raw, zero):
         seq, op, reduce_op, dtype, group, site, via, peer, tag, threads, ndim, *rest = raw
-        dims, (numel, nbytes, nth, chain), times = rest[:5], rest[5:9], rest[9:]
+        dims, (numel, nbytes, nth, chain, item), times = rest[:5], rest[5:10], rest[10:]
         posted, wait_from, wait_to, done = (t - zero if t else None for t in times)
         name, members = self._name(group) or ("", [])
         file, line, function = self._name(site) or ("?", 0, "?")
         return Entry(
             self.rank, seq, self._name(op), self._name(reduce_op), self._name(dtype), name, tuple(members),
-            None if peer < 0 else peer, tag, tuple(dims[: min(ndim, 5)]), numel, nbytes, nth, chain,
+            None if peer < 0 else peer, tag, tuple(dims[: min(ndim, 5)]), numel, nbytes, nth, chain, item,
             posted, wait_from, wait_to, done, threads, file, line, function, self._name(via) or "",
         )  # fmt: skip

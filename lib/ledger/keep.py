@@ -12,7 +12,7 @@ import os
 import torch.distributed as dist
 
 from lib.ledger.book import EXITED, RAISED, RETURNED, BookWriter
-from lib.ledger.record import install, uninstall
+from lib.ledger.record import finish, install, uninstall
 
 
 @contextlib.contextmanager
@@ -28,10 +28,12 @@ def kept(folder: str | None = None):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(stale)
     writer = BookWriter(folder, rank, dist.get_world_size())
+    writer.begin()
     install(writer)
     state = EXITED
     try:
         yield
+        finish()
         state = RETURNED
     except Exception:
         state = RAISED

@@ -16,13 +16,14 @@ import os
 import sys
 import sysconfig
 import threading
-import weakref
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from lib import backend
 from lib.ledger.book import signature_of
+from lib.ledger.follow import Blocking, Queued
 
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 OURS = (LIB + "ledger" + os.sep, LIB + "launch" + os.sep)
@@ -75,6 +76,15 @@ def uninstall() -> None:
         _recorder = None
 
 
+def finish() -> None:
+    """Wait until all that this rank posted has ended: on a GPU it may still be under way when the program is through.
+
+    To be called before the results are taken. What is not there then waits in this call, and the verdict says for whom.
+    """
+    if _recorder is not None:
+        _recorder.queued.finish()
+
+
 def mark(label: str) -> None:
     """On a rank: open a section of this rank's book, to be read as `results.ledger.section(label)`.
 
@@ -112,14 +122,14 @@ class _Group(NamedTuple):
 
 
 class Recorder:
-    """The override and the replaced `Work.wait`, for as long as they are installed."""
+    """The override, and the functions of torch replaced for as long as it is installed: `Work.wait`, a batch's ends."""
 
     def __init__(self, writer):
         self.book = writer
         self.groups: dict[str, _Group] = {}
+        self.queues: dict[tuple, bool] = {}  # (group's name, type of device) -> is it stream-ordered?
         self.signatures: dict[tuple, int] = {}
-        self.live: dict[int, tuple] = {}  # id(work) -> (place, weak reference, what a receive from anyone resolves)
-        self.last = threading.local()
+        self.blocking, self.queued = Blocking(writer), Queued(writer)
         self.library = torch.library.Library("c10d", "IMPL")
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         for schema_name, name in OPS.items():
@@ -128,12 +138,45 @@ class Recorder:
                 self.library.impl(
                     schema_name, self._shim(name, op.default, below), "BackendSelect", with_keyset=True
                 )  # fmt: skip
-        self.plain_wait = dist.Work.wait
-        dist.Work.wait = self._wait()
+        self.replaced = []
+        self._replace(dist.Work, "wait", self._wait)
+        self._replace(dist.ProcessGroup, "_start_coalescing", self._start_batch)
+        self._replace(dist.ProcessGroup, "_end_coalescing", self._end_batch)
 
     def close(self):
-        dist.Work.wait = self.plain_wait
+        for owner, name, plain in self.replaced:
+            setattr(owner, name, plain)
         self.library._destroy()
+        self.queued.close()
+
+    def _replace(self, owner, name, make):
+        plain = getattr(owner, name)
+        self.replaced.append((owner, name, plain))
+        setattr(owner, name, make(plain))
+
+    def _wait(self, plain):
+        def wait(work, *args, **kwargs):
+            for kind in (self.blocking, self.queued):
+                if id(work) in kind.live:
+                    return kind.wait(work, plain, args, kwargs)
+            return plain(work, *args, **kwargs)
+
+        return wait
+
+    def _start_batch(self, plain):
+        def start(pg, device):
+            self.queued.start_batch(self._group(pg).name)
+            return plain(pg, device)
+
+        return start
+
+    def _end_batch(self, plain):
+        def end(pg, device):
+            work = plain(pg, device)
+            self.queued.end_batch(self._group(pg).name, work, device)
+            return work
+
+        return end
 
     def mark(self, label):
         name, nothing = self.book.name, self.book.name("")
@@ -147,22 +190,37 @@ class Recorder:
 
         def shim(keyset, *args):
             given = dict(zip(arguments, args, strict=False))  # torch leaves trailing defaults out
-            place, resolves = self._post(name, given)
+            pg, tensors = dist.ProcessGroup.unbox(given["process_group"]), _payload(given)
+            group, device = self._group(pg), tensors[0].device if tensors else torch.device("cpu")
+            item = self.queued.item(group.name) if self._is_queued(pg, group, device) else None
+            place, resolves = self._post(name, given, pg, group, tensors, item)
             out = op.redispatch(keyset & below, *args)
-            self._follow(out, place, resolves, blocking=name in BLOCKING or given.get("async_op") is False)
+            work = out[-1] if isinstance(out, tuple) else out
+            work = None if work is None else dist.Work.unbox(work)
+            if item is not None:
+                self.queued.given(group.name, item, work, device)
+            else:
+                blocking = name in BLOCKING or given.get("async_op") is False
+                self.blocking.given(work, place, resolves, blocking)
             return out
 
         return shim
 
-    def _post(self, name, given):
+    def _is_queued(self, pg, group, device):
+        key = (group.name, device.type)
+        if key not in self.queues:
+            try:
+                self.queues[key] = backend.stream_ordered(pg, device)
+            except RuntimeError:  # this group does not reach that device, which torch will say
+                return False
+        return self.queues[key]
+
+    def _post(self, name, given, pg, group, tensors, item):
         """Read what the call is about from its arguments, and write the entry."""
-        pg = dist.ProcessGroup.unbox(given["process_group"])
-        group = self._group(pg)
         reduce_op = REDUCE_OPS[given["reduce_op"].op()] if "reduce_op" in given else ""
         peer = next((given[k] for k in ("dst", "src", "root_rank") if k in given), -1)
         peer = group.members[peer] if peer >= 0 else -1
         tag = given.get("tag", 0)
-        tensors = _payload(given)
         dtype = str(tensors[0].dtype)[6:] if tensors else ""
         shape = tuple(tensors[0].shape) if tensors else ()
         numel = sum(t.numel() for t in tensors)
@@ -189,8 +247,10 @@ class Recorder:
         number = self.book.name
         place = self.book.post(
             number(name), number(reduce_op), number(dtype), group.number, number(site), number(via),
-            peer, tag, shape, numel, nbytes, channel, signature,
+            peer, tag, shape, numel, nbytes, channel, signature, -1 if item is None else item.number,
         )  # fmt: skip
+        if item is not None:
+            item.places.append(place)
         return place, resolves
 
     def _group(self, pg):
@@ -212,39 +272,6 @@ class Recorder:
             value = self.signatures[facts] = signature_of(*facts)
         return value
 
-    def _follow(self, out, place, resolves, blocking):
-        """Learn when the op ends: from its future where it has one, else from the return of its wait."""
-        work = out[-1] if isinstance(out, tuple) else out
-        if work is None:
-            self.book.stamp(place, "done")
-            return
-        work = dist.Work.unbox(work)
-        self.last.work = work  # keeps this wrapper alive until C++ hands it to Python
-        key = id(work)
-        self.live[key] = (place, weakref.ref(work, lambda _: self.live.pop(key, None)), resolves)
-        if not blocking:  # of a blocking call the wait follows at once, and no callback is needed: 3x cheaper
-            with contextlib.suppress(RuntimeError):  # gloo's messages have no future: their end is wait's return
-                work.get_future().add_done_callback(lambda _: self.book.stamp(place, "done"))
-
-    def _wait(self):
-        plain_wait, live, book = self.plain_wait, self.live, self.book
-
-        def wait(work, *args, **kwargs):
-            known = live.get(id(work))
-            if known is None:
-                return plain_wait(work, *args, **kwargs)
-            place, _, resolves = known
-            book.stamp(place, "wait_from", threads=_threads())
-            out = plain_wait(work, *args, **kwargs)
-            if resolves is not None:
-                group, tag, signature = resolves
-                source = group.members[work._source_rank()]
-                book.resolve(place, source, (group.name, source, book.rank, tag), signature)
-            book.stamp(place, "wait_to")
-            return out
-
-        return wait
-
 
 def _payload(given):
     """The tensors that this rank gives to the op (what it gets, where it gives none)."""
@@ -262,15 +289,6 @@ def _flatten(value):
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _flatten(item)
-
-
-def _threads():
-    """Python threads of this rank that may communicate: not the launcher's, nor one waiting to be given work."""
-    count = threading.active_count()
-    if count == 1:
-        return count
-    others = (t.name.startswith("lib.launch.") or getattr(t, "is_idle", False) for t in threading.enumerate())
-    return count - sum(others)
 
 
 _USER, _LIB, _FOREIGN = range(3)

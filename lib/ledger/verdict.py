@@ -41,15 +41,30 @@ def find_waits(ledger: Ledger, heads: list[Head]) -> dict[int, Wait]:
         entry = inside or next((e for e in mine if e.open and not e.is_message and e.op != "mark"), None)
         if entry is not None:
             certain = inside is not None and entry.threads == 1
-            waits[rank] = Wait(rank, entry, _lacks(entry, reached, ledger.world_size), certain)
+            first = min(_first_of_queue(mine, entry), key=lambda e: not _lacks(e, reached))
+            waits[rank] = Wait(rank, first, _lacks(first, reached), certain)
     return waits
 
 
+def _first_of_queue(mine, entry):
+    """What `entry` waits behind: the op, or the batch's ops, that its group's queue on the GPU is at. Else itself."""
+    queue = [e for e in mine if e.open and 0 <= e.item <= entry.item and e.group == entry.group]
+    return [e for e in queue if e.item == queue[0].item] or [entry]
+
+
 def _reached(ledger):
-    """(rank, channel, op of a message) -> how many such ops the rank has posted."""
+    """(rank, channel, op of a message) -> how many such ops the rank has posted.
+
+    What stands in a GPU's queue behind an op that has not ended has not begun, and is no partner yet.
+    """
     reached = {}
     for rank in range(ledger.world_size):
+        at = {}  # group -> the item that its queue is at
         for e in ledger.of(rank):
+            if e.open and e.item >= 0:
+                at.setdefault(e.group, e.item)
+            if e.item > at.get(e.group, e.item):
+                continue
             if e.op != "mark" and e.nth >= 0:
                 kind = e.op if e.is_message else ""
                 reached[rank, e.channel, kind] = max(reached.get((rank, e.channel, kind), 0), e.nth + 1)
@@ -58,7 +73,7 @@ def _reached(ledger):
     return reached
 
 
-def _lacks(entry, reached, world_size):
+def _lacks(entry, reached):
     if entry.op == "recv_any":
         return tuple(m for m in entry.members if m != entry.rank)
     if entry.is_message:
@@ -90,6 +105,9 @@ def is_deadlock(ledger: Ledger, heads: list[Head]) -> bool:
     waits = find_waits(ledger, heads)
     left = {rank for rank, head in enumerate(heads) if head.state >= RETURNED}
     if stuck_for_good(waits, left):
+        return True
+    # A GPU that waits for a rank that has left: whatever the program does meanwhile, it cannot end.
+    if any(wait.entry.item >= 0 and left.intersection(wait.awaited) for wait in waits.values()):
         return True
     if not any(wait.for_certain for wait in waits.values()):
         return False

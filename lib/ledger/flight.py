@@ -1,0 +1,129 @@
+"""PyTorch's Flight Recorder: what a cluster without this course's ledger leaves behind when it hangs.
+
+torch itself remembers the last 2000 collectives of each process (TORCH_FR_BUFFER_SIZE). Under NCCL a watchdog writes
+them to a file when a collective exceeds its timeout. gloo has no watchdog, but is recorded too, without its sends and
+receives: there `dump_after` plays the watchdog.
+
+    on a rank     dump_after(seconds, folder), dump(folder)    folder/rank_0, rank_1, ...: pickles, as torch makes them
+    afterwards    read(folder) -> {rank: [record, ...]}        table(dumps), blame(dumps)
+
+A record is a dict: group, members, nth, op, elements, state.
+"""
+
+import math
+import os
+import pickle
+import threading
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+
+def dump_after(seconds: float, folder: str) -> None:
+    """On a rank: in so many seconds, write its dump to `folder`, whatever it is doing or waiting for then."""
+    _recorder()  # if there is none, say so now
+
+    def later():
+        time.sleep(seconds)
+        dump(folder)
+
+    # Named so, it is no thread of the program's own: it sends nothing, and does not keep a deadlock from being proved.
+    threading.Thread(target=later, daemon=True, name="lib.launch.flight").start()
+
+
+def dump(folder: str) -> None:
+    """On a rank: write what torch has recorded so far to `folder`/rank_<rank>."""
+    found = pickle.loads(_recorder()())
+    found["pg_config"] = _groups() or found["pg_config"]  # under gloo torch leaves it empty
+    path = Path(folder, f"rank_{dist.get_rank()}")
+    path.with_name(f".{path.name}").write_bytes(pickle.dumps(found))
+    path.with_name(f".{path.name}").rename(path)  # no reader sees half a dump
+
+
+def written(folder: str) -> int:
+    """How many ranks have written their dump."""
+    return len(list(Path(folder).glob("rank_*")))
+
+
+def read(folder: str) -> dict[int, list[dict]]:
+    """{rank: its collectives, in the order of its calls} of all dumps in `folder`."""
+    paths = {int(path.name.removeprefix("rank_")): path for path in Path(folder).glob("rank_*")}
+    if not paths:
+        raise FileNotFoundError(f"no dumps in {folder}: no rank has got as far as its dump_after")
+    return {rank: _records(pickle.loads(paths[rank].read_bytes())) for rank in sorted(paths)}
+
+
+def _records(found):
+    members = {group["name"]: _ranks(group["ranks"]) for group in found["pg_config"].values()}
+    return [
+        {
+            "group": entry["process_group"][0],
+            "members": members[entry["process_group"][0]],
+            "nth": entry["collective_seq_id"],
+            "op": entry["profiling_name"].partition(":")[2],  # "gloo:all_reduce"
+            "elements": sum(math.prod(size) for size in entry["input_sizes"]),
+            "state": "completed" if entry["retired"] else entry["state"],  # gloo's state stays "scheduled"
+        }
+        for entry in found.get("entries", [])
+        if not entry["is_p2p"]
+    ]
+
+
+def table(dumps: dict[int, list[dict]]) -> str:
+    """The records, a line each."""
+    lines = ["rank  group  nth  op            elements  state"]
+    for rank, records in dumps.items():
+        for r in records:
+            lines.append(f"{rank:<6}{r['group']:<7}{r['nth']:<5}{r['op']:<14}{r['elements']:>8}  {r['state']}")
+    return "\n".join(lines)
+
+
+# exercise: lab0.blame
+def blame(dumps: dict[int, list[dict]]) -> dict[str, tuple[int, str, list[int]]]:
+    """In each group, the first collective that went wrong, {group: (nth, op, ranks)}; {} if none did.
+
+    Wrong is a collective that somebody waits in while a member has not come so far, and one that not all called with
+    the same op and elements. ranks: who has not come, and whose call is not the most frequent one.
+    """
+    called, reached = defaultdict(dict), {}
+    for rank in sorted(dumps):
+        for record in dumps[rank]:
+            called[record["group"], record["nth"]][rank] = record
+            reached[record["group"], rank] = record["nth"]  # older records may have been overwritten
+    wrong = {}
+    for (group, nth), records in sorted(called.items()):
+        kinds = {rank: (record["op"], record["elements"]) for rank, record in records.items()}
+        usual = Counter(kinds.values()).most_common(1)[0][0]  # of two as frequent: the lowest rank's
+        guilty = [rank for rank, kind in kinds.items() if kind != usual]
+        if any(record["state"] != "completed" for record in records.values()):
+            members = next(iter(records.values()))["members"]
+            guilty += [member for member in members if reached.get((group, member), 0) < nth]
+        if guilty and group not in wrong:
+            wrong[group] = (nth, usual[0], sorted(guilty))
+    return wrong
+
+
+def _recorder():
+    """torch's function that returns this process's records: a private one, under another name before torch 2.8."""
+    if os.environ.get("TORCH_FR_BUFFER_SIZE") == "0" or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") == "0":
+        raise RuntimeError("torch's Flight Recorder is off here: take TORCH_FR_BUFFER_SIZE=0 out of the environment")
+    name = "_dump_nccl_trace" if dist.get_backend() == "nccl" else "_dump_fr_trace"  # two recorders in one process
+    function = getattr(torch._C._distributed_c10d, name, None)
+    if function is None:
+        raise RuntimeError(f"torch {torch.__version__} has no {name}: its Flight Recorder cannot be read from Python")
+    return function
+
+
+def _groups():
+    """The process groups of this rank, in the form in which torch's dumps under NCCL describe them."""
+    world = dist.distributed_c10d._world
+    ranks = {world.pg_names[group]: sorted(there) for group, there in world.pg_group_ranks.items()}
+    return {name: {"name": name, "desc": "", "ranks": str(there)} for name, there in ranks.items()}
+
+
+def _ranks(text):
+    """ "[0, 1, 2]" -> (0, 1, 2)"""
+    return tuple(int(rank) for rank in text.strip("[]").split(",") if rank.strip())

@@ -1,0 +1,169 @@
+"""When an op ends, and how the ledger learns it, on the two kinds of backend.
+
+    gloo   work.wait() blocks the host until the op has ended        its return is written down; of an op that nobody
+                                                                     waits for yet, the work's future tells
+
+    NCCL   a GPU takes a group's ops from a queue, one by one;       the host asks, in short sleeps, whether the op has
+           wait() only lets the stream wait, and an op that is       ended: before `wait` returns, and after each
+           called synchronously gives no Work at all                 synchronous op
+
+           queue of a group:  [all_reduce][send + recv, a batch][recv] ...     item 0, 1, 2, ...
+
+So with a ledger a rank on a GPU blocks where it would block on the CPU, and hangs, timelines and rounds are told in the
+same words. Without a ledger nothing of this is installed.
+"""
+
+import contextlib
+import threading
+import time
+import weakref
+
+import torch
+
+EVERY = 0.002  # seconds between two looks at ops that nobody waits for
+
+
+class Blocking:
+    """Works whose `wait` blocks: gloo's."""
+
+    def __init__(self, book):
+        self.book, self.last = book, threading.local()
+        self.live: dict[int, tuple] = {}  # id(work) -> (place, weak reference, what a receive from anyone resolves)
+
+    def given(self, work, place, resolves, blocking):
+        """The op has begun. blocking: its wait follows at once, and no callback is needed: 3x cheaper."""
+        if work is None:
+            self.book.stamp(place, "done")
+            return
+        self.last.work = work  # keeps this wrapper alive until C++ hands it to Python
+        key = id(work)
+        self.live[key] = (place, weakref.ref(work, lambda _: self.live.pop(key, None)), resolves)
+        if not blocking:
+            with contextlib.suppress(RuntimeError):  # gloo's messages have no future: their end is wait's return
+                work.get_future().add_done_callback(lambda _: self.book.stamp(place, "done"))
+
+    def wait(self, work, plain_wait, args, kwargs):
+        place, _, resolves = self.live[id(work)]
+        self.book.stamp(place, "wait_from", threads=threads())
+        out = plain_wait(work, *args, **kwargs)
+        if resolves is not None:
+            group, tag, signature = resolves
+            source = group.members[work._source_rank()]
+            self.book.resolve(place, source, (group.name, source, self.book.rank, tag), signature)
+        self.book.stamp(place, "wait_to")
+        return out
+
+
+class Item:
+    """One item of a group's queue: an op, or a batch of messages. `ended()` asks the device whether it is done."""
+
+    def __init__(self, number):
+        self.number, self.places, self.ended, self.done = number, [], None, False
+
+
+class Queued:
+    """Ops of stream-ordered groups: NCCL's. A thread looks at those that nobody waits for."""
+
+    def __init__(self, book):
+        self.book, self.lock, self.last = book, threading.RLock(), threading.local()
+        self.counts: dict[str, int] = {}  # group's name -> items so far
+        self.batches: dict[str, Item] = {}  # group's name -> the batch that is being put together
+        self.waiting: list[Item] = []  # given to the device, and not seen to end
+        self.live: dict[int, tuple] = {}  # id(work) -> (item, weak reference)
+        self.more, self.closed, self.thread = threading.Event(), False, None
+
+    def item(self, group: str) -> Item:
+        """The item of an op that is posted now: one of its own, or its batch's."""
+        with self.lock:
+            return self.batches.get(group) or self._next(group)
+
+    def _next(self, group):
+        number = self.counts[group] = self.counts.get(group, -1) + 1
+        return Item(number)
+
+    def start_batch(self, group: str) -> None:
+        with self.lock:
+            self.batches[group] = self._next(group)
+
+    def end_batch(self, group: str, work, device) -> None:
+        with self.lock:
+            item = self.batches.pop(group)
+        if item.places:
+            self.given(group, item, work, device)
+
+    def given(self, group: str, item: Item, work, device: torch.device) -> None:
+        """The device has the op. Without a Work it was called synchronously, and is waited for here."""
+        if self.batches.get(group) is item:  # only a part of it: `end_batch` follows
+            return
+        # Without a Work, torch has let the current stream wait: what comes after it there comes after the op.
+        item.ended = work.is_completed if work is not None else torch.cuda.current_stream(device).record_event().query
+        with self.lock:
+            self.waiting.append(item)
+            if work is not None:
+                self.last.work = work
+                key = id(work)
+                self.live[key] = (item, weakref.ref(work, lambda _: self.live.pop(key, None)))
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._look, daemon=True, name="lib.ledger.look")
+                self.thread.start()
+        self.more.set()
+        if work is None:
+            self._until_done(item)
+            self._stamp(item, "wait_to")
+
+    def wait(self, work, plain_wait, args, kwargs):
+        item, _ = self.live[id(work)]
+        self._until_done(item)
+        out = plain_wait(work, *args, **kwargs)
+        self._stamp(item, "wait_to")
+        return out
+
+    def finish(self) -> None:
+        """Wait for all that the device was given: a rank that returned before would hang as it leaves."""
+        for item in list(self.waiting):
+            self._until_done(item)
+
+    def _until_done(self, item):
+        self._stamp(item, "wait_from", threads=threads())
+        began, delay = time.monotonic(), 0.0
+        while not item.done:
+            self._poll()
+            if not item.done:
+                time.sleep(delay)
+                delay = min(0.005, max(2e-5, 0.05 * (time.monotonic() - began)))  # late by a twentieth at most
+
+    def _stamp(self, item, which, **facts):
+        for place in item.places:
+            self.book.stamp(place, which, **facts)
+
+    def _poll(self):
+        """Write down which items have ended; returns whether some have not."""
+        with self.lock:
+            for item in self.waiting:
+                item.done = item.ended()
+                if item.done:
+                    self._stamp(item, "done")
+            self.waiting = [item for item in self.waiting if not item.done]
+            return bool(self.waiting)
+
+    def _look(self):
+        while not self.closed:
+            self.more.wait()
+            self.more.clear()
+            while not self.closed and self._poll():
+                time.sleep(EVERY)
+
+    def close(self) -> None:
+        self.closed = True
+        self.more.set()
+        if self.thread is not None:
+            self.thread.join()
+
+
+def threads() -> int:
+    """Python threads of this rank that may communicate: not the launcher's or ours, nor one that has nothing to do."""
+    count = threading.active_count()
+    if count == 1:
+        return count
+    ours = ("lib.launch.", "lib.ledger.")
+    return count - sum(t.name.startswith(ours) or getattr(t, "is_idle", False) for t in threading.enumerate())
