@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lib import launch
+from lib import backend, launch
 from lib.launch import agent, watch
 
 
@@ -214,3 +214,45 @@ def test_a_launch_inside_a_rank_is_refused():
 
     with pytest.raises(launch.RankError, match=r"launch.run was called inside rank \d"):
         launch.capture(nested, nproc=2)
+
+
+def test_a_rank_that_cannot_take_its_device_says_why(monkeypatch):
+    """Told to take a GPU where there is none: what torch says, and not how the process left."""
+    monkeypatch.setattr(backend, "choose", lambda *_: backend.Choice("nccl", 1, "a GPU each"))
+    with pytest.raises(launch.RankError) as caught:
+        launch.capture(world_sum, nproc=torch.cuda.device_count() + 1)
+    message = str(caught.value)
+    assert caught.value.kind == "raised" and "lib, backend.py:" in message, message
+    assert "cuda" in message.lower() and "exit code" not in message and ranks_alive() == []
+
+
+def never_leaves():
+    dist.destroy_process_group = lambda: time.sleep(60)
+    return world_sum()
+
+
+def test_ranks_that_have_returned_and_do_not_leave_are_ended_and_their_results_kept(monkeypatch):
+    """As on a GPU, when an op that nobody read is still under way: destroying its group takes for ever."""
+    monkeypatch.setattr(watch, "LEAVE", 0.5)
+    began = time.monotonic()
+    assert launch.capture(never_leaves, nproc=2) == [2.0, 2.0]
+    assert time.monotonic() - began < 30 and ranks_alive() == []
+
+
+class Holder:
+    def __init__(self):
+        self.weights = torch.ones(3)
+
+    def __repr__(self):
+        return f"Holder({self.weights})"
+
+
+def fails_holding_a_tensor():
+    holder = Holder()
+    return holder.bias
+
+
+def test_a_tensor_inside_of_what_the_failing_line_reads_is_told_by_its_form():
+    """To read its values on a GPU would wait behind an op that hangs."""
+    with pytest.raises(launch.RankError, match=r"where holder = Holder\(float32 \(3,\)\)"):
+        launch.capture(fails_holding_a_tensor, nproc=1)

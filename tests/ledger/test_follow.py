@@ -1,0 +1,135 @@
+"""Ops on a GPU queue in their group, `wait` does not block, and a synchronous op has no Work. Judged without a GPU."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lib.ledger.book import RETURNED, RUNNING, BookReader, BookWriter, Entry
+from lib.ledger.follow import Queued
+from lib.ledger.read import Ledger
+from lib.ledger.verdict import find_cycle, find_waits, is_deadlock
+
+
+def entry(rank, op, item, peer=None, open=True, waits=False, nth=0):
+    """An op of rank `rank` on the world of two; open: not seen to end; waits: its rank is inside its wait."""
+    return Entry(
+        rank=rank, seq=0, op=op, reduce_op="", dtype="float32", group="0", members=(0, 1), peer=peer, tag=0, shape=(4,),
+        numel=4, nbytes=16, nth=nth, chain=0, item=item, posted=0.0, wait_from=1.0 if waits else None, wait_to=None,
+        done=None if open else 2.0, threads=1, file="f.py", line=1, function="f",
+    )  # fmt: skip
+
+
+def judge(books, states=(RUNNING, RUNNING)):
+    ledger, heads = Ledger(books, None, [0, 0]), [SimpleNamespace(state=state) for state in states]
+    return is_deadlock(ledger, heads), find_waits(ledger, heads)
+
+
+def both(make):
+    return [make(rank, 1 - rank) for rank in range(2)]
+
+
+def test_messages_one_behind_the_other_are_a_deadlock_and_the_one_in_front_is_named():
+    """isend, irecv, wait: on NCCL each rank's receive stands behind a send that waits for the other's receive."""
+    books = both(lambda r, other: [entry(r, "send", 0, other), entry(r, "recv", 1, other, waits=True)])
+    stuck, waits = judge(books)
+    assert stuck and find_cycle(waits) == [0, 1]
+    assert [wait.entry.op for wait in waits.values()] == ["send", "send"]
+
+
+@pytest.mark.parametrize("items", [(0, 0), (-1, -1)], ids=["as one batch", "on gloo, where nothing queues"])
+def test_messages_that_begin_together_are_none(items):
+    books = both(
+        lambda r, other: [entry(r, "send", items[0], other), entry(r, "recv", items[1], other, waits=True)]
+    )  # fmt: skip
+    assert not judge(books)[0]
+
+
+def test_of_a_batch_the_message_that_lacks_its_partner_is_named():
+    batch = [entry(0, "send", 0, 1, waits=True), entry(0, "recv", 0, 1, waits=True)]
+    stuck, waits = judge([batch, [entry(1, "recv", 0, 0, open=False)]], (RUNNING, RETURNED))
+    assert stuck and waits[0].entry.op == "recv" and waits[0].awaited == (1,)
+
+
+@pytest.mark.parametrize(("item", "proved"), [(0, True), (-1, False)], ids=["NCCL", "gloo"])
+def test_a_gpu_that_waits_for_a_rank_that_has_left_is_stuck_whatever_its_program_does(item, proved):
+    """As in DDP's reducer, whose waits are below Python. On gloo it is told when the ranks make no progress."""
+    assert judge([[entry(0, "all_reduce", item)], []], (RUNNING, RETURNED))[0] is proved
+
+
+class Device:
+    """A GPU whose queue ends when the test says so."""
+
+    def __init__(self):
+        self.ended = threading.Event()
+
+    def record_event(self):
+        return SimpleNamespace(query=self.ended.is_set)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """(book, queue, device, read): read() gives the entries as the parent sees them."""
+    device, book = Device(), BookWriter(str(tmp_path), 0, 1)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: device)
+    queued = Queued(book)
+    yield book, queued, device, BookReader(str(tmp_path), 0).entries
+    queued.close()
+
+
+def post(book, queued):
+    item, number = queued.item("0"), book.name
+    names = [number(text) for text in ("all_reduce", "sum", "float32", ("0", (0,)), ("f.py", 1, "f"), "")]
+    item.places.append(book.post(*names, -1, 0, (4,), 4, 16, ("0",), 7, item.number))
+    return item
+
+
+def test_a_synchronous_op_without_a_work_is_waited_for_on_the_host(kept):
+    book, queued, device, read = kept
+    threading.Timer(0.2, device.ended.set).start()
+    began = time.monotonic()
+    queued.given("0", post(book, queued), None, "cuda")
+    assert time.monotonic() - began > 0.15
+    (seen,) = read()
+    assert seen.item == 0 and None not in (seen.wait_from, seen.wait_to, seen.done)
+    assert seen.wait_to - seen.wait_from > 0.15
+
+
+def test_an_op_that_nobody_waits_for_is_seen_to_end_and_finish_waits_for_it(kept):
+    book, queued, device, read = kept
+    work = FakeWork(device.ended.is_set)
+    queued.given("0", post(book, queued), work, "cuda")
+    assert read()[0].open
+    device.ended.set()
+    deadline = time.monotonic() + 10
+    while read()[0].open and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert read()[0].done is not None and read()[0].wait_from is None
+
+    device.ended.clear()
+    queued.given("0", post(book, queued), FakeWork(device.ended.is_set), "cuda")
+    threading.Timer(0.2, device.ended.set).start()
+    queued.finish()
+    assert read()[1].done is not None and read()[1].wait_from is not None
+
+
+class FakeWork:
+    """A Work that can be referred to weakly, as torch's can."""
+
+    def __init__(self, is_completed):
+        self.is_completed = is_completed
+
+
+def test_the_members_of_a_batch_are_one_item_and_end_with_its_work(kept):
+    book, queued, device, read = kept
+    queued.start_batch("0")
+    for _ in range(3):
+        queued.given("0", post(book, queued), None, "cuda")  # would block if it were an op of its own
+    queued.end_batch("0", FakeWork(device.ended.is_set), "cuda")
+    assert post(book, queued).number == 1
+    assert [e.item for e in read()] == [0, 0, 0, 1] and all(e.open for e in read())
+    device.ended.set()
+    queued.finish()
+    assert [e.open for e in read()] == [False, False, False, True]
