@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from lib import gpus as machine
+from lib import peers
 
 NAMES = ("auto", "gloo", "nccl", "nccl-shared")
 RANKS_PER_SHARED_GPU = 2
@@ -98,6 +99,7 @@ def join(choice: Choice | None = None, store: dist.Store | None = None, timeout:
         os.environ.update(_shared_gpu_settings(rank))
     kwargs |= {"store": store, "rank": rank, "world_size": world_size}
     dist.init_process_group(choice.name, timeout=timedelta(seconds=timeout), **kwargs)
+    peers.refuse_strangers()
 
 
 def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> dist.Store:

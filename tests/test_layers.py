@@ -11,7 +11,8 @@ PARALLEL = {"data_parallel", "pipeline", "tensor_parallel", "zero", "moe"}
 BELOW_PARALLEL = COLLECTIVES | SHARED
 MAY_IMPORT = {
     "gpus": set(),
-    "backend": {"gpus"},
+    "peers": set(),
+    "backend": {"gpus", "peers"},
     "ledger": {"backend"},
     "launch": {"backend", "ledger"},
     "collectives": LEDGER,

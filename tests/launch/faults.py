@@ -335,3 +335,24 @@ def one_op_in_a_loop_over_two_tensors():
     for x in [torch.ones(4), torch.ones(4)]:
         dist.all_reduce(x)
     return rank
+
+
+def talks_to_nobody(how, peer, group=None):
+    """Every way to name a partner or a root, with one that is not there."""
+    rank, x = dist.get_rank(), torch.ones(4)
+    if group is not None:
+        group = dist.new_group(group)
+        if rank > 0:
+            return
+    parts = [torch.ones(4) for _ in range(dist.get_world_size(group))] if rank == 0 else None
+    calls = {
+        "send": lambda: dist.send(x, group_dst=peer, group=group),
+        "isend": lambda: dist.isend(x, group_dst=peer, group=group).wait(),
+        "recv": lambda: dist.recv(x, group_src=peer, group=group),
+        "irecv": lambda: dist.irecv(x, group_src=peer, group=group).wait(),
+        "broadcast": lambda: dist.broadcast(x, group_src=peer, group=group),
+        "reduce": lambda: dist.reduce(x, group_dst=peer, group=group),
+        "gather": lambda: dist.gather(x, parts if rank == peer else None, group_dst=peer, group=group),
+        "scatter": lambda: dist.scatter(x, parts if rank == peer else None, group_src=peer, group=group),
+    }
+    calls[how]()

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from lib import backend, launch
 from lib.launch import agent, watch
 
+pytestmark = pytest.mark.usefixtures("on_gloo")  # tests/gpu/hangs.py tries faults under NCCL, where they end otherwise
+
 
 def ranks_alive():
     """Ranks are children of the forkserver, so grandchildren of this process."""
@@ -58,6 +60,23 @@ def test_a_fault_is_named_and_leaves_nothing(name, nproc, kind, says):
         assert text in message, f"{text!r} is not in:\n{message}"
     assert ranks_alive() == []
     assert launch.capture(world_sum, nproc=2) == [2.0, 2.0]
+
+
+OPS = ["send", "isend", "recv", "irecv", "broadcast", "reduce", "gather", "scatter"]
+
+
+@pytest.mark.parametrize(
+    ("how", "peer", "group", "ledger"),
+    [(how, 2, None, ledger) for how in OPS for ledger in (True, False)]
+    + [(how, *where, False) for how in ("send", "broadcast") for where in ((-1, None), (1, [0]))],
+)
+def test_a_rank_that_does_not_exist_is_named_at_once(how, peer, group, ledger):
+    with pytest.raises(launch.RankError) as caught:
+        launch.capture(faults.talks_to_nobody, how, peer, group, nproc=2, timeout=30, ledger=ledger)
+    message = str(caught.value)
+    there = "only rank 0" if group else "ranks 0 to 1"
+    assert f"rank {peer}: the group has {there}. Round a ring" in message, message
+    assert "faults.py:" in message and f'"{how}": lambda' in message, message
 
 
 def test_different_ops_that_hang_are_named_at_once():

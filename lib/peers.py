@@ -1,0 +1,39 @@
+"""A rank that does not exist, named as a partner or a root: an error at once, in words.
+
+    2 ranks:   dist.send(x, rank + 1)    on rank 1:   ValueError: send to rank 2: the group has ranks 0 to 1. ...
+
+torch hands such a number to the backend, and gloo waits for that rank for ever. So the methods of ProcessGroup behind
+dist.send, dist.isend, dist.recv, dist.irecv, dist.broadcast, dist.reduce, dist.scatter and dist.gather look first.
+"""
+
+import torch.distributed as dist
+
+MESSAGES = {"send": "send to", "recv": "receive from"}
+ROOTED = {"broadcast": "broadcast from", "reduce": "reduce to", "scatter": "scatter from", "gather": "gather to"}
+
+
+def refuse_strangers() -> None:
+    """From now on, in this process: a ValueError that names the rank. Costs a microsecond a call."""
+    for name, words in MESSAGES.items():
+        _guard(name, words, lambda tensors, peer, *_: peer)
+    for name, words in ROOTED.items():
+        _guard(name, words, lambda *args: getattr(args[-1], "rootRank", 0))
+
+
+def _guard(name, words, peer_of):
+    plain = getattr(dist.ProcessGroup, name)
+    if plain.__module__ == __name__:  # this process has joined before
+        return
+
+    def op(group, *args, **kwargs):
+        peer = 0 if kwargs else peer_of(*args)
+        if not 0 <= peer < group.size():
+            last = group.size() - 1
+            there = "only rank 0" if last == 0 else f"ranks 0 to {last}"
+            raise ValueError(
+                f"{words} rank {peer}: the group has {there}. Round a ring, rank + 1 is (rank + 1) % world_size; "
+                "along a line, the first and the last rank have no neighbour on one side"
+            )
+        return plain(group, *args, **kwargs)
+
+    setattr(dist.ProcessGroup, name, op)
