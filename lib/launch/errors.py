@@ -4,10 +4,13 @@ import json
 import os
 import signal
 
+from lib.launch import stacks
 from lib.ledger.book import EXITED, RAISED, RETURNED
 from lib.ledger.match import audit, ranks_text
 from lib.ledger.source import place
 from lib.ledger.verdict import find_cycle, find_waits, verdict
+
+WELL_OVER = 1.3  # times the timeout: from here on it is said that more has passed by the clock
 
 
 class Stopped(KeyboardInterrupt):
@@ -63,6 +66,8 @@ def _failed(failure, folder, mismatch):
     if failure.gone:
         lines = [f"rank {rank} {_how_it_died(failure.exit_codes.get(rank))}" for rank in failure.gone]
         for rank in failure.gone:
+            if crashed := stacks.user_line(stacks.of_a_crash(folder, rank)):
+                lines.append(f"  rank {rank} was at {crashed}")
             last = next((e for e in reversed(failure.ledger.of(rank)) if e.op != "mark"), None)
             if last:
                 where = place(last.file, last.line, last.function)
@@ -138,11 +143,14 @@ def _hang(failure, mismatch):
         why += "memory. End what else runs on it, or ask for fewer ranks"
     else:
         why = "the ranks wait, and none can go on"
+    seconds = f"{failure.seconds:g} s"
+    if failure.kind == "timeout" and failure.elapsed > WELL_OVER * failure.seconds:
+        seconds += f" ({failure.elapsed:.0f} s by the clock, on a busy machine)"
     heads = {
         "deadlock": f"deadlock: {why}",
-        "no progress": f"no progress for {failure.seconds:g} s: {why}",
-        "timeout": f"timeout after {failure.seconds:g} s: {why}. Slow, not stuck? Give launch.run a larger timeout=",
-        "no start": f"no start within {failure.seconds:g} s: {why}",
+        "no progress": f"no progress for {seconds}: {why}",
+        "timeout": f"timeout after {seconds}: {why}. Slow, not stuck? Give launch.run a larger timeout=",
+        "no start": f"no start within {seconds}: {why}",
     }
     return heads[failure.kind] + "\n" + "\n".join(
         f"  {line}" for line in verdict(failure.ledger, failure.heads, failure.busy)

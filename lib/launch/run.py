@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -95,8 +96,15 @@ def _run_in(folder, payload, nproc, choice, timeout, ledger, show):
         raise RuntimeError(f"the ranks could not be started: {agent.error!r}")
     if failure is not None:
         failure.exit_codes = {rank: agent.exit_code(rank) for rank in failure.gone}
+        failure.gone = _guilty(failure)
         raise from_failure(failure, folder) from None
     return _collect(folder, nproc, books, output, ledger, show)
+
+
+def _guilty(failure):
+    """The ranks that ended by themselves. When one has, torch ends the others with SIGTERM, sooner than we may look."""
+    by_themselves = [rank for rank in failure.gone if failure.exit_codes[rank] != -signal.SIGTERM]
+    return by_themselves or failure.gone[:1]
 
 
 def _collect(folder, nproc, books, output, ledger, show):

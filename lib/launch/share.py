@@ -100,6 +100,13 @@ def awake(pids: Collection[int], seconds: float) -> bool:
     return False
 
 
+def state(pid: int) -> str:
+    """Of a process: "R" runs or is ready, "S" sleeps, "D" waits for a disk, "T" is stopped, "" cannot be known."""
+    with contextlib.suppress(OSError):
+        return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
+    return ""
+
+
 class _Thread(NamedTuple):
     ran: float  # seconds on a processor
     waited: float  # seconds ready and waiting for one

@@ -25,6 +25,7 @@ from lib.launch.watch import KEPT, START
 from lib.ledger.book import EXITED, RAISED, RETURNED, BookReader, BookWriter
 
 rank_of_this_process: int | None = None
+LONGEST = 2000  # characters of an exception's message that are told
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -37,7 +38,9 @@ def main(folder: str, choice: backend.Choice, keep_ledger: bool, timeout: float)
     _die_with_the_parent()
     _keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's stop reaches all processes; the parent ends the ranks
-    faulthandler.register(signal.SIGUSR1, file=open(f"{folder}/stack{rank}", "w"), all_threads=True)  # noqa: SIM115
+    stack = open(f"{folder}/stack{rank}", "w")  # noqa: SIM115  open as long as the rank lives
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+    faulthandler.enable(stack)  # a crash goes there too, and not onto the student's screen
     sys.stdout.reconfigure(line_buffering=True)
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", backend.loopback())
@@ -129,7 +132,7 @@ def _report(error, path):
         if not file.startswith((LIB + "launch", LIB + "ledger")) and "site-packages" not in file:
             frames.append((file, line, frame.f_code.co_name, frame))
     user = next((f for f in reversed(frames) if not f[0].startswith((LIB, "<frozen"))), frames[-1] if frames else None)
-    text = str(error) if str(error) else type(error).__name__
+    text = _text_of(error)
     if isinstance(error, SystemExit):
         text = f"sys.exit({error.code!r})"
     facts = {
@@ -141,6 +144,15 @@ def _report(error, path):
     }
     with open(path, "w") as file:
         json.dump(facts, file)
+
+
+def _text_of(error):
+    """What the exception says, as far as it can be read and in a length that can."""
+    try:
+        text = str(error) or type(error).__name__
+    except Exception as second:
+        return f"(its text cannot be had: __str__ raised {type(second).__name__})"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ... ({len(text):,} characters)"
 
 
 def _values(frame, line):

@@ -129,7 +129,7 @@ def find_cycle(waits: dict[int, Wait]) -> list[int]:
 def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = None) -> list[str]:
     """What is known about a hang, most telling first: lines of text.
 
-    busy: for ranks that wait for nothing, where they are (from their stacks).
+    busy: for ranks that wait for nothing, what they do and where (from their stacks).
     """
     waits, busy = find_waits(ledger, heads), busy or {}
     mismatches = [finding for finding in audit(ledger, ended=False) if finding.certain][:2]
@@ -152,7 +152,7 @@ def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = Non
         elif head.state == 0:
             lines.append(f"rank {rank} never began")
         else:
-            lines.append(f"rank {rank} computes and waits for nobody" + (f": {busy[rank]}" if rank in busy else ""))
+            lines.append(f"rank {rank} {busy.get(rank, 'computes and waits for nobody')}")
     return lines
 
 

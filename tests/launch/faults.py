@@ -356,3 +356,44 @@ def talks_to_nobody(how, peer, group=None):
         "scatter": lambda: dist.scatter(x, parts if rank == peer else None, group_src=peer, group=group),
     }
     calls[how]()
+
+
+def kills_itself_before_a_barrier():
+    rank, _ = me()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("not even this")
+
+
+def raises_what_has_no_text():
+    raise Unspeakable
+
+
+def raises_two_megabytes():
+    raise ValueError("x" * 2_000_000)
+
+
+def sleeps_for_ever():
+    rank, _ = me()
+    if rank == 1:
+        time.sleep(600)
+    dist.barrier()
+
+
+def stands_still():
+    rank, _ = me()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.barrier()
+
+
+def leaves_a_thread_behind():
+    rank, _ = me()
+    if rank == 1:
+        threading.Thread(target=time.sleep, args=[60]).start()
+    return rank

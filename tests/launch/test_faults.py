@@ -1,5 +1,6 @@
 """Whatever goes wrong on a rank: one clear error with rank, line, values, no process left, and the next run works."""
 
+import os
 import time
 
 import faults
@@ -34,7 +35,9 @@ FAULTS = [
     ("os_exit_on_one", 3, "died", ["rank 1 left with exit code 3", "last op of rank 1: all_reduce #0", "faults.py:"]),
     ("os_exit_zero", 3, "died", ["rank 2 left with exit code 0", "had not communicated yet"]),
     ("killed", 3, "died", ["rank 1 was ended by SIGKILL", "the last op of rank 1: all_reduce #0"]),
-    ("segfault", 3, "died", ["rank 1 was ended by SIGSEGV", "the last op of rank 1: all_reduce #0"]),
+    ("segfault", 3, "died", ["rank 1 was ended by SIGSEGV", "was at faults.py:", "string_at(0)", "all_reduce #0"]),
+    ("raises_what_has_no_text", 2, "raised", ["raised Unspeakable: (its text cannot be had: __str__", "faults.py:"]),
+    ("raises_two_megabytes", 2, "raised", ["raised ValueError: xxxx", "xxxx ... (2,000,000 characters)", "faults.py:"]),
     ("unequal_shapes", 3, "mismatch", ["differ in the shape", "float32 (1000,)", "SUM of float32 (400"]),
     ("ring_of_receives", 3, "deadlock", ["a cycle: rank 0 -> rank 2 -> rank 1 -> rank 0", "waits in recv from rank 2"]),
     ("both_send_first", 2, "deadlock", ["a cycle: rank 0 -> rank 1 -> rank 0", "waits in send to rank 1"]),
@@ -125,6 +128,33 @@ def test_ranks_that_do_not_begin_are_told_and_ended(monkeypatch):
     with pytest.raises(launch.RankError, match=r"no start within 0\.5 s: ranks 0 and 1 had not begun") as caught:
         launch.capture(world_sum, nproc=2)
     assert caught.value.kind == "no start" and "This is not your function's doing" in str(caught.value)
+    assert ranks_alive() == []
+
+
+@pytest.mark.parametrize("runs", [10, pytest.param(200, marks=pytest.mark.slow)])
+def test_only_the_guilty_rank_is_blamed(runs):
+    """torch ends the other ranks with SIGTERM as soon as it sees one gone, which may be before we look."""
+    for _ in range(runs):
+        with pytest.raises(launch.RankError) as caught:
+            launch.capture(faults.kills_itself_before_a_barrier, nproc=2, timeout=30)
+        assert str(caught.value).startswith("rank 1 was ended by SIGKILL"), str(caught.value)
+        assert "SIGTERM" not in str(caught.value)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="not run: only Linux says what a process does")
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("sleeps_for_ever", "rank 1 sleeps, in no"), ("stands_still", "rank 1 is stopped by a signal")],
+)
+def test_a_rank_that_does_not_compute_is_not_said_to(name, says):
+    with pytest.raises(launch.RankError, match=says) as caught:
+        launch.capture(getattr(faults, name), nproc=2, timeout=2)
+    assert caught.value.kind == "timeout" and ranks_alive() == []
+
+
+def test_a_thread_left_behind_costs_neither_the_results_nor_a_process(monkeypatch):
+    monkeypatch.setattr(watch, "LEAVE", 0.5)
+    assert launch.capture(faults.leaves_a_thread_behind, nproc=2) == [0, 1]
     assert ranks_alive() == []
 
 

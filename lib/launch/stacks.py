@@ -1,0 +1,75 @@
+"""Where a rank is: its stack, which Python's faulthandler writes into a file, on SIGUSR1 and when the rank crashes.
+
+The handler works at the level of C: also while the main thread is inside a call that never returns to Python.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import time
+
+import torch
+
+from lib.launch.share import now
+from lib.ledger import source
+
+ANSWER = 2.0  # seconds to say where it is, for a rank that the machine lets wait
+TORCH = os.path.dirname(torch.__file__)
+LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+GROUP = ("new_group", "init_process_group")  # torch's functions that make one
+FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
+Frames = list[tuple[str, int, str]]  # (file, line, function), innermost first
+
+
+def ask(folder: str, pids: dict[int, int]) -> dict[int, Frames]:
+    """The stack of each rank's main thread, now. pids: of the ranks that run; one that does not answer has none."""
+    paths = {rank: f"{folder}/stack{rank}" for rank in pids}
+    starts = {rank: os.path.getsize(path) for rank, path in paths.items() if os.path.exists(path)}
+    for rank in starts:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pids[rank], signal.SIGUSR1)
+    sizes, before, asked = dict(starts), None, now()
+    while now() - asked < ANSWER and not (sizes == before and all(sizes[rank] > starts[rank] for rank in starts)):
+        time.sleep(0.05)
+        before, sizes = sizes, {rank: os.path.getsize(paths[rank]) for rank in starts}
+    return {rank: _frames(paths[rank], start) for rank, start in starts.items()}
+
+
+def of_a_crash(folder: str, rank: int) -> Frames:
+    """The stack that a rank left when a signal ended it; [] if it had no time, as with SIGKILL."""
+    with contextlib.suppress(FileNotFoundError):
+        with open(f"{folder}/stack{rank}", errors="replace") as file:
+            crash = file.read().rpartition("Fatal Python error")[2]
+        return _parse(crash)
+    return []
+
+
+def _frames(path, start):
+    with open(path, errors="replace") as file:
+        file.seek(start)
+        return _parse(file.read())
+
+
+def _parse(text):
+    main = text.split("Current thread")[-1]
+    return [(file, int(line), function) for file, line, function in FRAME.findall(main)]
+
+
+def is_blocked(frames: Frames) -> bool:
+    """Is the rank inside a torch call, or inside a wait of one of lib's collectives or of the ledger?"""
+    inner = next((f for f in frames if not f[0].endswith("threading.py")), None)
+    return inner is not None and inner[0].startswith((TORCH, LIB + "collectives", LIB + "ledger"))
+
+
+def is_connecting(frames: Frames) -> bool:
+    """Is the rank making a process group, in torch?"""
+    return any(file.startswith(TORCH) and function in GROUP for file, _, function in frames)
+
+
+def user_line(frames: Frames) -> str | None:
+    """The user's line that led there, in words; None if none did."""
+    for file, line, function in frames:
+        if not file.startswith((TORCH, LIB + "launch", LIB + "ledger", "<frozen")) and "python3" not in file:
+            return source.place(file, line, function)
+    return None
