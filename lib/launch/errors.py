@@ -10,6 +10,11 @@ from lib.ledger.match import audit, ranks_text
 from lib.ledger.source import place
 from lib.ledger.verdict import find_cycle, find_waits, verdict
 
+USUAL_CAUSES = {
+    "SIGABRT": ": a C++ library gave up",
+    "SIGBUS": " (a file that it keeps in memory could not grow: is /dev/shm full?)",
+    "SIGKILL": " (out of memory, or killed by hand)",
+}
 WELL_OVER = 1.3  # times the timeout: from here on it is said that more has passed by the clock
 
 
@@ -162,8 +167,7 @@ def _how_it_died(code):
         return "ended before its function returned"
     if code < 0:
         name = signal.Signals(-code).name
-        more = {"SIGABRT": ": a C++ library gave up", "SIGKILL": " (out of memory, or killed by hand)"}.get(name, "")
-        return f"was ended by {name}{more}"
+        return f"was ended by {name}{USUAL_CAUSES.get(name, '')}"
     return f"left with exit code {code} before its function returned"
 
 

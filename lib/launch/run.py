@@ -1,5 +1,7 @@
 """launch.run: a function of the notebook goes to N ranks, its results come back."""
 
+import contextlib
+import errno
 import multiprocessing
 import os
 import shutil
@@ -20,6 +22,7 @@ from lib.ledger.book import lay_out
 from lib.ledger.match import audit
 from lib.ledger.read import Books, Ledger
 
+ROOM = 1 << 16  # bytes that a run needs free: with less, its books and results cannot be written
 _one_at_a_time = threading.Lock()  # two launches of one kernel would share the forkserver's book-keeping
 _said: set[tuple] = set()  # what this kernel's ranks have run on
 
@@ -69,11 +72,33 @@ def _launch(fn, args, nproc, backend, timeout, ledger, show):
     if show:
         _say_once(choice)
     payload = _pack(fn, args)
-    with _one_at_a_time:
+    with _one_at_a_time, _folder() as folder:
+        return _run_in(folder, payload, nproc, choice, timeout, ledger, show)
+
+
+@contextlib.contextmanager
+def _folder():
+    """A temporary folder for one run: what is sent, the books, what is printed, the results."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise RuntimeError(
+            "the working directory no longer exists, and ranks begin in it: change to one that does, "
+            "as in os.chdir(os.path.expanduser('~'))"
+        ) from None
+    folder = None
+    try:
         folder = tempfile.mkdtemp(prefix="launch-")
-        try:
-            return _run_in(folder, payload, nproc, choice, timeout, ledger, show)
-        finally:
+        yield folder
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise RuntimeError(
+            f"no space is left in {tempfile.gettempdir()}, where a run keeps what is sent, the books and the results: "
+            "make room there, or start Python with TMPDIR set to another folder"
+        ) from None
+    finally:
+        if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -92,6 +117,8 @@ def _run_in(folder, payload, nproc, choice, timeout, ledger, show):
     finally:
         agent.kill()  # after a failure or the stop button; does nothing when all have ended
     output.pump(final=True)
+    if failure is not None and shutil.disk_usage(folder).free < ROOM:  # whatever the ranks say, this is why
+        raise OSError(errno.ENOSPC, "the folder of the run is full")
     if failure is None and not all(os.path.exists(f"{folder}/result{rank}") for rank in range(nproc)):
         raise RuntimeError(f"the ranks could not be started: {agent.error!r}")
     if failure is not None:

@@ -130,7 +130,9 @@ class BookWriter:
                 self.names[text] = number
         return number
 
-    def post(self, op, reduce_op, dtype, group, site, via, peer, tag, shape, numel, nbytes, channel, signature, item=-1):
+    def post(
+        self, op, reduce_op, dtype, group, site, via, peer, tag, shape, numel, nbytes, channel, signature, item=-1
+    ):
         """Write an entry before its op begins. Strings come as numbers from `name`; `channel` None: resolve later."""
         with self.lock:
             seq, nth, chain = self.count, -1, 0

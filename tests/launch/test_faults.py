@@ -1,7 +1,12 @@
 """Whatever goes wrong on a rank: one clear error with rank, line, values, no process left, and the next run works."""
 
 import os
+import subprocess
+import tempfile
 import time
+from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
 
 import faults
 import psutil
@@ -305,3 +310,34 @@ def test_a_tensor_inside_of_what_the_failing_line_reads_is_told_by_its_form():
     """To read its values on a GPU would wait behind an op that hangs."""
     with pytest.raises(launch.RankError, match=r"where holder = Holder\(float32 \(3,\)\)"):
         launch.capture(fails_holding_a_tensor, nproc=1)
+
+
+def test_a_working_directory_that_is_gone_is_told(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(RuntimeError, match=r"the working directory no longer exists.*os\.chdir"):
+        launch.capture(world_sum, nproc=2)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="not run: only root can mount a small folder")
+@pytest.mark.parametrize("kilobytes", [8, 32, 256])
+def test_a_full_temporary_folder_is_told(tmp_path, monkeypatch, kilobytes):
+    """Too small for what is sent, for the ranks' logs, for the pages of their books."""
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", tmp_path]).returncode:
+        pytest.skip("not run: this machine does not let root mount")
+    try:
+        small = SimpleNamespace(mkdtemp=partial(tempfile.mkdtemp, dir=tmp_path), gettempdir=lambda: str(tmp_path))
+        monkeypatch.setattr(import_module("lib.launch.run"), "tempfile", small)
+        with pytest.raises(RuntimeError, match=r"no space is left in .*: make room there, or start Python with TMPDIR"):
+            launch.capture(fills_its_book, b"x" * 20_000, nproc=2)
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)
+    assert ranks_alive() == []
+
+
+def fills_its_book(_):
+    x = torch.ones(4)
+    for _ in range(2000):
+        dist.all_reduce(x)
