@@ -8,7 +8,7 @@ from importlib import import_module
 FILES = {
     "lab0": (
         "model_state_bytes", "training_days", "four_splits", "send_recv", "broadcast", "ring_reduce_scatter",
-        "ring_all_gather", "ring_all_reduce", "all_to_all", "all_reduce_time", "hierarchical_all_reduce",
+        "ring_all_gather", "ring_all_reduce", "all_to_all", "all_reduce_time", "hierarchical_all_reduce", "blame",
     ),
     "lab1": (
         "parameter_server_step", "unequal_shards", "naive_data_parallel", "buckets", "overlapped", "accumulate",

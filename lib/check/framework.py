@@ -28,6 +28,7 @@ from lib.ledger import audit
 from lib.ledger.read import Ledger
 from lib.ledger.source import place
 
+BACKEND = "gloo"  # what a check's ranks talk over: it judges values and messages, and on GPUs would judge no better
 TIMEOUT = 20  # seconds a student's function may take on one world size
 WIDTH = 30  # characters of a claim's name
 
@@ -163,8 +164,9 @@ def _evaluate_on_ranks(worlds, answers):
                 measures = {exercise.name: exercise.measure for exercise, _ in waiting}
                 try:
                     results = launch.capture(
-                        _measure_all, *(fn for _, fn in waiting), measures, folder, nproc=nproc, timeout=TIMEOUT
-                    )
+                        _measure_all, *(fn for _, fn in waiting), measures, folder,
+                        nproc=nproc, backend=BACKEND, timeout=TIMEOUT,
+                    )  # fmt: skip
                     seen = {name: [result[i] for result in results] for i, name in enumerate(measures)}
                     book = results.ledger
                 except launch.RankError as error:

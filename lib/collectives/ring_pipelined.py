@@ -16,6 +16,7 @@ from collections import deque
 import torch
 import torch.distributed as dist
 
+from lib import backend
 from lib.collectives import p2p
 from lib.collectives.cost import segments
 from lib.collectives.local import combiner, finish, line
@@ -32,8 +33,8 @@ def pipelined_ring_all_reduce(tensor, group=None, op=dist.ReduceOp.SUM):
     2(N-1)n elements over all ranks.
     Bit-identical on all ranks: each chunk is finished on one rank and copied.
     """
-    if tensor.is_cuda:  # NCCL's stream takes one message after another: a receive posted ahead would block the sends
-        return ring_all_reduce(tensor, group, op)
+    if tensor.is_cuda or backend.stream_ordered(group or dist.group.WORLD, tensor.device):
+        return ring_all_reduce(tensor, group, op)  # NCCL's queue: a receive posted ahead would block the sends
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     combine = combiner(op, tensor)
     with line(tensor) as x:

@@ -129,7 +129,7 @@ def _report(error, path):
     frames = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
-        if not file.startswith((LIB + "launch", LIB + "ledger")) and "site-packages" not in file:
+        if not file.startswith((LIB + "launch", LIB + "ledger", LIB + "peers.py")) and "site-packages" not in file:
             frames.append((file, line, frame.f_code.co_name, frame))
     user = next((f for f in reversed(frames) if not f[0].startswith((LIB, "<frozen"))), frames[-1] if frames else None)
     text = _text_of(error)

@@ -37,7 +37,8 @@ def dump_after(seconds: float, folder: str) -> None:
 def dump(folder: str) -> None:
     """On a rank: write what torch has recorded so far to `folder`/rank_<rank>."""
     found = pickle.loads(_recorder()())
-    found["pg_config"] = _groups() or found["pg_config"]  # under gloo torch leaves it empty
+    if "" in found["pg_config"]:  # gloo's dumps name no group; NCCL's do
+        found["pg_config"] = _groups()
     path = Path(folder, f"rank_{dist.get_rank()}")
     path.with_name(f".{path.name}").write_bytes(pickle.dumps(found))
     path.with_name(f".{path.name}").rename(path)  # no reader sees half a dump
@@ -107,7 +108,7 @@ def blame(dumps: dict[int, list[dict]]) -> dict[str, tuple[int, str, list[int]]]
 
 
 def _recorder():
-    """torch's function that returns this process's records: a private one, under another name before torch 2.8."""
+    """torch's function that returns this process's records: a private one, NCCL's older than the other backends'."""
     if os.environ.get("TORCH_FR_BUFFER_SIZE") == "0" or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") == "0":
         raise RuntimeError("torch's Flight Recorder is off here: take TORCH_FR_BUFFER_SIZE=0 out of the environment")
     name = "_dump_nccl_trace" if dist.get_backend() == "nccl" else "_dump_fr_trace"  # two recorders in one process
@@ -120,7 +121,7 @@ def _recorder():
 def _groups():
     """The process groups of this rank, in the form in which torch's dumps under NCCL describe them."""
     world = dist.distributed_c10d._world
-    ranks = {world.pg_names[group]: sorted(there) for group, there in world.pg_group_ranks.items()}
+    ranks = {name: sorted(world.pg_group_ranks.get(group, {})) for group, name in world.pg_names.items()}
     return {name: {"name": name, "desc": "", "ranks": str(there)} for name, there in ranks.items()}
 
 

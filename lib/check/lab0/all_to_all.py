@@ -33,8 +33,8 @@ CASES = [
 def _blocks(case, pairs):
     """The blocks of these (from, to), one below the other. Row k of i's block for j: 1000 (i+1) + 100 (j+1) + k."""
     rows = [1000 * (i + 1) + 100 * (j + 1) + k for i, j in pairs for k in range(_count(case, i, j))]
-    line = torch.tensor(rows, dtype=case.dtype)  # (rows,)
-    return line[:, None] + 10000 * torch.arange(3, dtype=case.dtype) if case.what == ROWS else line
+    line = torch.tensor(rows, dtype=case.dtype, device="cpu")  # (rows,)
+    return line[:, None] + 10000 * torch.arange(3, dtype=case.dtype, device="cpu") if case.what == ROWS else line
 
 
 def _expected(case, rank):

@@ -36,7 +36,7 @@ CASES.sort(key=lambda case: GROUPS.index(case.members))  # small groups first, t
 
 def _tensor(rank, case):
     """What a rank has before: 1000 (rank+1) + 0, 1, 2, ...  (n,)"""
-    return (1000 * (rank + 1) + torch.arange(case.n)).to(case.dtype)
+    return (1000 * (rank + 1) + torch.arange(case.n, device="cpu")).to(case.dtype)
 
 
 def _measure(fn):

@@ -9,6 +9,8 @@ Rank r of N gives at element e    4^r * k(e),    k(e) = 1 + e mod 11.    Four ra
 A sum divided by k(e) is a number in base 4 whose digit r says how often rank r is in it: every wrong sum of whole parts
 has a value of its own (`sums.py` reads it), exact in float32. Neighbouring elements differ, and so do the chunks.
 
+What is given and what is expected is made on the CPU, where a rank's results are looked at.
+
 Ranks here are ranks within the group. The last group's are not 0 to N-1 in the world: whoever mixes them up is found
 out.
 """
@@ -110,7 +112,7 @@ def seen(runs, cases):
 
 
 def k(n, dtype=torch.int64):
-    return 1 + torch.arange(n, dtype=dtype) % PERIOD  # (n,)
+    return 1 + torch.arange(n, dtype=dtype, device="cpu") % PERIOD  # (n,)
 
 
 def part(rank, n, dtype):

@@ -13,8 +13,8 @@ LAYERS = 4
 
 def draw(B, K, M, dtype):
     """x (B, K), w (K, M) and LAYERS layers (K, K): small whole numbers, so that sums are exact in any order."""
-    generator = torch.Generator().manual_seed(10 * B + K)
-    some = lambda rows, columns, top: torch.randint(-top, top + 1, (rows, columns), generator=generator).to(dtype)
+    numbers = {"generator": torch.Generator("cpu").manual_seed(10 * B + K), "device": "cpu"}
+    some = lambda rows, columns, top: torch.randint(-top, top + 1, (rows, columns), **numbers).to(dtype)
     return some(B, K, 9), some(K, M, 9), [some(K, K, 2) for _ in range(LAYERS)]
 
 

@@ -36,8 +36,8 @@ CASES = [
 
 def _whole(case):
     """Rank r's chunk holds 1000 (r+1) + 0, 1, 2, ...  (n,)"""
-    chunks = torch.zeros(case.n).tensor_split(case.world_size)
-    values = [1000 * (r + 1) + torch.arange(len(chunk)) for r, chunk in enumerate(chunks)]
+    chunks = torch.zeros(case.n, device="cpu").tensor_split(case.world_size)
+    values = [1000 * (r + 1) + torch.arange(len(chunk), device="cpu") for r, chunk in enumerate(chunks)]
     return torch.cat(values).to(case.dtype)
 
 

@@ -120,20 +120,20 @@ EXERCISE = Exercise(
         Hint(
             "everyone sends first",
             lambda p: _all_wait_in("send", p),
-            "dist.send returns only when its receiver has posted a receive, and every rank is still in its send. "
-            "Somebody must receive first, or send with dist.isend and wait for it after the receive.",
+            "here dist.send returns only when its receiver has posted a receive, and every rank is still in its send. "
+            "Post both at once with dist.batch_isend_irecv, and wait for them afterwards.",
         ),
         Hint(
             "everyone receives first",
             lambda p: _all_wait_in("recv", p),
             "dist.recv returns only when its message is there, and every rank is still in its receive. "
-            "Somebody must send first, or send with dist.isend before the receive.",
+            "Post both at once with dist.batch_isend_irecv, and wait for them afterwards.",
         ),
         Hint(
             "an order that only some patterns allow",
             lambda p: p.kind in ("deadlock", "no progress"),
             "your order of send and receive works for neighbours, but here two ranks that wait for each other chose "
-            "the same order. Compare the rank with `to`, or use dist.isend, which needs no order.",
+            "the same order. Compare the rank with `to`, or use dist.batch_isend_irecv, which needs no order.",
         ),
         Hint(
             "a message to itself",
@@ -153,7 +153,8 @@ EXERCISE = Exercise(
         Hint(
             "nothing was written",
             lambda p: p.kind == "value" and p.facts["source"] is None,
-            "the tensor you return was not filled by the receive. With dist.irecv, wait for it before you return.",
+            "the tensor you return was not filled by the receive. With dist.irecv or a batch, wait for every work "
+            "before you return.",
         ),
         Hint(
             "a buffer of the wrong form",
@@ -168,7 +169,7 @@ EXERCISE = Exercise(
         Hint(
             "called what it builds",
             lambda p: p.kind == "built-in",
-            "here you may use only dist.send, dist.recv, dist.isend and dist.irecv.",
+            "here you may use only dist.batch_isend_irecv, dist.isend, dist.irecv, dist.send and dist.recv.",
         ),
         Hint(
             "sent more than needed",

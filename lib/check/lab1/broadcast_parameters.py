@@ -33,7 +33,7 @@ def _measure(fn):
         called(case, fn, model, *group_argument(group))
         after = _tensors(model)
         values = {name: t.detach().cpu() for name, t in after.items()}
-        root = _tensors(_model(0))
+        root = _tensors(_model(0).cpu())
         return {
             "ok": all(is_a(values.get(name), t) for name, t in root.items()),
             "values": values,

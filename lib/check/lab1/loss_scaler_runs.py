@@ -8,6 +8,7 @@ Three runs, each a list of steps with the gradients that overflow in them:
 """
 
 import copy
+import math
 from dataclasses import dataclass
 
 import torch
@@ -68,4 +69,5 @@ def copied(tensor):
 
 def gradients_of(rank, step):
     """(3,), (2, 2) and (1,) that differ from rank to rank, powers of two: no scaling by one rounds them."""
-    return [2.0 ** (torch.arange(n) % 3 + rank - step % 2).reshape(shape) for n, shape in ((3, 3), (4, (2, 2)), (1, 1))]
+    counted = [torch.arange(math.prod(shape), device="cpu").reshape(shape) for shape in ((3,), (2, 2), (1,))]
+    return [2.0 ** (n % 3 + rank - step % 2) for n in counted]

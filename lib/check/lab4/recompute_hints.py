@@ -84,8 +84,8 @@ HINTS = (
     Hint(
         "the generator was moved by backward",
         lambda p: p.kind == "state" and p.facts["way"] == "backward",
-        "after the second call put the generator back to where backward found it: `with torch.random.fork_rng():` "
-        "around it.",
+        "after the second call put the generator back to where backward found it: "
+        "`with torch.random.fork_rng(devices=[]):` around it.",
     ),
     Hint(
         "the generator was not moved by forward",

@@ -125,6 +125,13 @@ def sends_to_itself(tensor, to, frm):
     return out
 
 
+def batches_to_itself(tensor, to, frm):
+    out = torch.empty_like(tensor)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, to), dist.P2POp(dist.irecv, out, frm)]):
+        work.wait()
+    return out
+
+
 def not_written(tensor, to, frm):
     raise NotImplementedError
 
@@ -144,6 +151,7 @@ WRONG = {
     forgets_to_return: "nothing returned",
     forgets_to_receive: "nothing was written",
     sends_to_itself: "a message to itself",
+    batches_to_itself: "a message to itself",
     not_written: "not written",
 }
 
@@ -181,4 +189,13 @@ def with_a_batch(tensor, to, frm):
     return out
 
 
-RIGHT = [with_isend, with_an_order, with_a_batch]
+def with_isend_and_irecv(tensor, to, frm):
+    if to == dist.get_rank():
+        return tensor.clone()
+    out = torch.empty_like(tensor)
+    for work in (dist.irecv(out, frm), dist.isend(tensor, to)):
+        work.wait()
+    return out
+
+
+RIGHT = [with_isend, with_an_order, with_a_batch, with_isend_and_irecv]
