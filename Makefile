@@ -65,9 +65,8 @@ test-all: setup lint ## the slow tests too
 	$(PY) -m pytest -m "not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS)
 	$(PY) -m lib.course validate
 
-test-gpu: setup ## the tests on ranks under NCCL: as many ranks as GPUs, and two ranks on one GPU
-	$(PY) -m pytest tests/launch tests/collectives tests/data_parallel tests/gpu --backend nccl $(TEST_OPTIONS)
-	$(PY) -m pytest tests/gpu --backend nccl-shared $(TEST_OPTIONS)
+test-gpu: setup ## does this machine's GPUs, driver and NCCL do; then everything on GPUs, in ten minutes on one
+	$(PY) -m tests.gpu $(if $(STEPS),--steps $(STEPS))
 
 notebooks: setup ## execute solutions/ and generate labs/ from them
 	$(PY) -m lib.course execute $(LAB)

@@ -1,5 +1,15 @@
-"""What all tests share: an option, and the processes that tests start kept light."""
+"""What all tests share: which backend they run on, and the processes that tests start kept light.
 
+    --backend        a launch that names no backend     GPUs
+    gloo             gloo                               hidden, from the programs and kernels that tests start, too
+    nccl, -shared    NCCL with a GPU for each rank,     seen
+                     else gloo ("auto")
+
+So `make test` tests the same on a machine with eight GPUs as on one without. Tests that ask for `--backend`, such as
+those of the collectives, run on it, or are skipped where the GPUs are too few.
+"""
+
+import contextlib
 import os
 
 import pytest
@@ -10,9 +20,41 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--backend", default="auto", choices=["auto", "gloo", "nccl", "nccl-shared"],
+        "--backend", default="gloo", choices=["gloo", "nccl", "nccl-shared"],
         help="the backend that tests on ranks use; `make test-gpu` gives nccl and nccl-shared",
     )  # fmt: skip
+
+
+def pytest_configure(config):
+    if config.getoption("--backend") == "gloo":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch looks
+
+
+@contextlib.contextmanager
+def launches_on(backend):
+    """Launches that name no backend get this one."""
+    from lib import launch
+
+    both = (launch.run, launch.capture)
+    before = [start.__kwdefaults__["backend"] for start in both]
+    for start in both:
+        start.__kwdefaults__["backend"] = backend
+    yield
+    for start, was in zip(both, before, strict=True):
+        start.__kwdefaults__["backend"] = was
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ranks_use_the_backend_asked_for(request):
+    with launches_on("gloo" if request.config.getoption("--backend") == "gloo" else "auto"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def on_gloo():
+    """For tests of what only gloo does: on it, whatever --backend says."""
+    with launches_on("gloo"):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

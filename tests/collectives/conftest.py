@@ -8,7 +8,7 @@ from lib import launch
 @pytest.fixture
 def on_ranks(request):
     """on_ranks(fn, *args, nproc=4, ...): `launch.capture` on the backend that was asked for."""
-    backend = request.config.getoption("--backend", default="auto")
+    backend = request.config.getoption("--backend")
 
     def run(fn, *args, nproc=4, **kwargs):
         try:

@@ -24,7 +24,9 @@ def several():
     sent = start(collectives.broadcast, ones(2, rank), src=1)
     threads = [t.name for t in threading.enumerate()].count("lib.collectives.background")
     for work, x in zip(reversed(works), reversed(tensors), strict=True):  # waited for in another order
-        assert work.wait() is x and work.is_completed()
+        assert work.wait() is x
+        backend.synchronize()  # on a GPU `wait` orders streams: the work may still be under way
+        assert work.is_completed()
     return {
         "all_reduce": [x[0].item() for x in tensors],
         "reduce_scatter": chunk.wait().tolist(),
@@ -54,6 +56,7 @@ def ordered():
 
     works = [start(noted, label, ones(n)) for label, n in [("long", 200_000), ("short", 1), ("middle", 100)]]
     works[1].wait()
+    backend.synchronize()
     first_two_done = works[0].is_completed()
     works[2].wait()
     works[0].wait()

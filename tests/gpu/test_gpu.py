@@ -12,16 +12,14 @@ from lib.data_parallel import BucketedDataParallel, NaiveDataParallel, Overlappe
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and this machine has none"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and --backend nccl"),
 ]
 
 
 @pytest.fixture
-def setting(request):
+def setting(nccl):
     """(backend, ranks): NCCL with a rank per GPU, or two ranks on one."""
-    name = request.config.getoption("--backend")
-    name = "nccl" if name == "auto" else name
-    return name, 2 if name == "nccl-shared" else torch.cuda.device_count()
+    return nccl, 2 if nccl == "nccl-shared" else torch.cuda.device_count()
 
 
 def everything():

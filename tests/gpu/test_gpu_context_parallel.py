@@ -14,7 +14,7 @@ from lib.tensor_parallel.ring_attention import ring_attention
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and this machine has none"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and --backend nccl"),
 ]
 
 TOLERANCE = 1e-11  # float64, relative to the largest number
@@ -22,11 +22,9 @@ B, H, K, T, d = 2, 4, 2, 48, 8
 
 
 @pytest.fixture
-def setting(request):
+def setting(nccl):
     """(backend, ranks): NCCL with a rank per GPU, or two ranks on one."""
-    name = request.config.getoption("--backend")
-    name = "nccl" if name == "auto" else name
-    return name, 2 if name == "nccl-shared" else min(4, torch.cuda.device_count())
+    return nccl, 2 if nccl == "nccl-shared" else min(4, torch.cuda.device_count())
 
 
 def numbers(seed, *shape):

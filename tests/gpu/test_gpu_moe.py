@@ -21,7 +21,7 @@ from lib.moe import (
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and this machine has none"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and --backend nccl"),
 ]
 
 TOLERANCE = 1e-11  # float64, relative to a gradient's largest number
@@ -36,12 +36,10 @@ WAYS = {
 
 
 @pytest.fixture
-def setting(request):
+def setting(nccl):
     """(backend, ranks): NCCL with a rank per GPU, 1, 2 or 4 of them, or two ranks on one."""
-    name = request.config.getoption("--backend")
-    name = "nccl" if name == "auto" else name
     gpus = torch.cuda.device_count()
-    return name, 2 if name == "nccl-shared" else max(ep for ep in (1, 2, 4) if ep <= gpus)
+    return nccl, 2 if nccl == "nccl-shared" else max(ep for ep in (1, 2, 4) if ep <= gpus)
 
 
 def batch(rank):

@@ -18,7 +18,7 @@ from lib.tensor_parallel import (
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and this machine has none"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and --backend nccl"),
 ]
 
 TOLERANCE = 1e-11  # float64, relative to a gradient's largest number
@@ -31,12 +31,10 @@ MODES = {
 
 
 @pytest.fixture
-def setting(request):
+def setting(nccl):
     """(backend, ranks): NCCL with a rank per GPU, 1, 2 or 4 of them, or two ranks on one."""
-    name = request.config.getoption("--backend")
-    name = "nccl" if name == "auto" else name
     gpus = torch.cuda.device_count()
-    return name, 2 if name == "nccl-shared" else max(tp for tp in (1, 2, 4) if tp <= gpus)
+    return nccl, 2 if nccl == "nccl-shared" else max(tp for tp in (1, 2, 4) if tp <= gpus)
 
 
 SHAPE = Shape(vocab_size=20, seq_len=8, n_layers=2, hidden=16, n_heads=8, n_kv_heads=4, mlp_hidden=12)

@@ -1,0 +1,103 @@
+"""What `make test-gpu` runs, as data: the same steps on one GPU and on eight, only the numbers of ranks differ.
+
+    {python} ...    the interpreter         {gpus}    how many GPUs there are
+    {pair}          "nccl" where there are two GPUs, else "nccl-shared": two ranks on one
+    {ranks}         2 ranks, or one per GPU, up to 4
+
+ON_ONE takes ten minutes at most, all its limits together; ON_MANY comes after it where there are two GPUs or more. What
+a step does not use of its time is left to the next, which may take twice its own. What a step showed is its line
+"showed: ...", or pytest's summary.
+"""
+
+from dataclasses import dataclass, field
+
+PYTEST = ("-m", "pytest", "-q")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One row of the table. seconds: it may take. needs: "gpus 2", "ranks 2", "shared", "module nbclient"."""
+
+    name: str
+    what: str
+    seconds: int
+    command: tuple[str, ...]  # for Python
+    needs: tuple[str, ...] = ()
+    visible: int | None = None  # how many GPUs it sees; None: all
+    env: dict[str, str] = field(default_factory=dict)
+
+    def argv(self, python: str, gpus: int) -> list[str]:
+        words = {"gpus": gpus, "pair": "nccl" if gpus > 1 else "nccl-shared", "ranks": max(2, min(4, gpus))}
+        return [python, *(word.format(**words) for word in self.command)]
+
+
+def tests(*files: str, backend: str) -> tuple[str, ...]:
+    return (*PYTEST, *(f"tests/{file}" for file in files), "--backend", backend)
+
+
+def program(name: str, *options: str, ranks: str = "{ranks}", backend: str = "{pair}") -> tuple[str, ...]:
+    return ("-m", f"tests.gpu.{name}", "--backend", backend, "--ranks", ranks, *options)
+
+
+PROBE = Step("probe", "GPUs, driver, torch and NCCL, without lib", 60, ())  # it comes first, and decides on the others
+MODELS = [f"gpu/test_gpu_{name}.py" for name in ("pipeline", "tensor_parallel", "context_parallel", "moe")]
+
+ON_ONE = (
+    PROBE,
+    Step("nccl", "ranks, books, replicas; a GPU each", 60, tests("gpu/test_gpu.py", backend="nccl")),
+    Step("shared", "the same, two ranks on a GPU", 100, tests("gpu/test_gpu.py", backend="nccl-shared"), ("shared",)),
+    Step("zero", "ZeRO 1 to 3: values, bytes", 50, tests("gpu/test_gpu_zero.py", backend="{pair}"), ("ranks 2",)),
+    Step(
+        "streams", "Overlapped, Zero2, Prefetching, experts: 20 times, random sleeps on both streams", 55,
+        program("soak", "--times", "20", "--steps", "2"), ("ranks 2",),
+    ),
+    Step("models", "pipelines, tensor and context parallel, experts", 85, tests(*MODELS, backend="{pair}"),
+         ("ranks 2",)),
+    Step("hangs", "five ways to hang or die: seconds to the verdict, processes left", 70, program("hangs", ranks="2"),
+         ("ranks 2",)),
+    Step("checks", "graded checks, lib's functions as answers", 50, program("checks", ranks="{gpus}"), ("ranks 2",)),
+    Step("groups", "1, 10, 40 new groups, destroyed and not", 40, program("groups", ranks="2"), ("ranks 2",)),
+    Step("polling", "what the ledger costs", 30, program("polling", ranks="2"), ("ranks 2",)),
+)  # fmt: skip
+
+RANKS = (2, 3, 5, 8)
+VISIBLE = (8, 4, 2, 1)
+LOADING = ("LAZY", "EAGER")
+CONNECTIONS = (1, 8, 32)
+
+ON_MANY = (
+    *(
+        Step(f"probe-nvls-{on}", f"the raw probe on all GPUs, NCCL_NVLS_ENABLE={on}", 120,
+             ("-m", "tests.gpu.probe", "--all"), ("gpus 2",), env={"NCCL_NVLS_ENABLE": on})
+        for on in ("1", "0")
+    ),
+    *(
+        Step(f"suites-{n}", f"tests/gpu/test_gpu.py, collectives, launch: up to {n} ranks", 900,
+             tests("gpu/test_gpu.py", "collectives", "launch/test_run.py", backend="nccl"),
+             (f"gpus {n}", "module psutil"), visible=n)
+        for n in RANKS
+    ),
+    Step("hybrid", "meshes, a traced plan, unequal shares", 420, tests("gpu/test_gpu_hybrid.py", backend="nccl"),
+         ("gpus 2",)),
+    *(
+        Step(f"solutions-{n}", f"all solutions executed with {n} GPUs visible", 1800, ("-m", "tests.gpu.solutions"),
+             (f"gpus {n}", "module nbclient", "module nbval"), visible=n)
+        for n in VISIBLE
+    ),
+    Step("hangs-all", "the hang matrix, a rank per GPU", 180, program("hangs", ranks="{gpus}"), ("gpus 3",)),
+    *(
+        Step(f"soak-{loading.lower()}-{n}", f"200 steps with random sleeps, {loading} loading, {n} connections", 240,
+             program("soak", "--times", "40", "--steps", "5", ranks="{gpus}"), ("gpus 2",),
+             env={"CUDA_MODULE_LOADING": loading, "CUDA_DEVICE_MAX_CONNECTIONS": str(n)})
+        for loading in LOADING for n in CONNECTIONS
+    ),
+    Step("restart", "a rank killed under torchrun: all start again, and end at the same loss", 180,
+         program("restart", ranks="{gpus}"), ("gpus 2",)),
+    Step("groups-all", "1, 10, 40 new groups on all GPUs", 180, program("groups", ranks="{gpus}"), ("gpus 3",)),
+    Step("timings", "all-reduce, lib's and NCCL's", 300, program("timings", ranks="{gpus}"), ("gpus 2",)),
+)  # fmt: skip
+
+
+def steps(gpus: int) -> tuple[Step, ...]:
+    """All steps of a machine with so many GPUs."""
+    return ON_ONE + (ON_MANY if gpus > 1 else ())
