@@ -48,7 +48,7 @@ def run(fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, l
     backend: "auto" is NCCL where there is one GPU per rank, else gloo on the CPU; "gloo", "nccl", "nccl-shared".
     timeout: seconds from when all ranks have begun until a run that does not end is stopped and explained; what other
         programs on a busy machine keep from the ranks is not counted.
-    ledger: keep the ranks' books (about 50 microseconds per op; turn it off to measure time).
+    ledger: keep the ranks' books (up to 200 microseconds per op; turn it off to measure time).
 
     Raises RankError, naming rank, line and values, if a rank fails, if they deadlock, if their calls do not match, or
     at the timeout; ValueError, TypeError or RuntimeError for what is wrong with the call. No process is left behind.

@@ -73,6 +73,27 @@ def test_tensors_lambdas_and_closures_travel_both_ways():
     assert results[1]["rank"] == 1 and results[0]["back"](1) == 2
 
 
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def gradient_of_twice():
+    x = torch.ones(3, requires_grad=True)
+    Twice.apply(x).sum().backward()
+    return x.grad.tolist()
+
+
+def test_an_autograd_function_that_is_differentiable_once_travels():
+    assert launch.capture(gradient_of_twice, nproc=1) == [[2.0, 2.0, 2.0]]
+
+
 def test_a_large_result_comes_back():
     results = launch.capture(lambda: torch.ones(5_000_000), nproc=2)
     assert [r.sum().item() for r in results] == [5e6, 5e6]
