@@ -119,7 +119,7 @@ def _begin_batch(inbound, outbound, group):
     """On NCCL, separate sends and receives can deadlock; a batch cannot."""
     receives = [dist.P2POp(dist.irecv, wire, group=group, group_peer=frm) for wire, frm in inbound]
     sends = [dist.P2POp(dist.isend, wire, group=group, group_peer=to) for wire, to in outbound]
-    return dist.batch_isend_irecv(receives + sends) if receives or sends else []
+    return dist.batch_isend_irecv(sends + receives) if receives or sends else []
 
 
 def _ready_to_send(tensor, batches):

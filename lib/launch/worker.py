@@ -25,8 +25,8 @@ from lib.launch.watch import KEPT, START
 from lib.ledger.book import EXITED, RAISED, RETURNED, BookReader, BookWriter
 
 rank_of_this_process: int | None = None
-# An autograd.Function with @once_differentiable refers to this module of C++, which is not among the modules. Without it
-# there, here and in the notebook, cloudpickle takes it for one made up in the notebook and sends its classes by value.
+# An autograd.Function with @once_differentiable refers to this module of C++, which is not among the modules. Else
+# cloudpickle takes it, here and in the notebook, for one made up in the notebook, and sends its classes by value.
 sys.modules.setdefault("torch._C._functions", torch._C._functions)
 
 LONGEST = 2000  # characters of an exception's message that are told
