@@ -75,10 +75,12 @@ def unflatten(flat, tensors):
 
 
 def gradient(parameter):
-    """The gradient of `parameter`; zeros, kept in its `.grad`, where this rank did not use it.
+    """The gradient of `parameter`, contiguous as NCCL takes it; zeros, kept in `.grad`, where this rank has none.
 
     The mean goes to the same place on every rank, used there or not, or the ranks' models would part.
     """
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
+    if not parameter.grad.is_contiguous():
+        parameter.grad = parameter.grad.contiguous()
     return parameter.grad
