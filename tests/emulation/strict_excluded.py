@@ -1,0 +1,31 @@
+"""Tests that do not run under NCCL's rules, each with the reason. Not for what fails because lib is wrong there.
+
+An id is a prefix of pytest's, without parameters or with.
+"""
+
+EXCLUDED = {
+    "tests/collectives/test_pipelined_segments.py::test_sums_and_bytes_with_many_segments": (
+        "counts the segments of a chunk; in NCCL's queue a receive posted ahead would block: lib takes the plain ring"
+    ),
+    "tests/collectives/test_contents.py::test_torchs_own_sends_are_traced_too_and_what_the_rank_held_by_then": (
+        "its own ring is for gloo: isend, then recv, unbatched, which hangs in NCCL without buffers (threshold 0)"
+    ),
+    "tests/pipeline/test_measured.py::test_paced_ranks_run_the_list_and_every_bar_lasts_as_long_as_told": (
+        "measures when messages arrive by the host's clock; lib waits for a GPU's stream first, and here there is none"
+    ),
+    "tests/pipeline/test_measured.py::test_what_was_measured_can_be_simulated_and_a_slow_link_is_seen_in_both": (
+        "measures when messages arrive by the host's clock; lib waits for a GPU's stream first, and here there is none"
+    ),
+    "tests/zero/test_zero_memory.py": (
+        "counts every storage that lives; the rules keep private copies of what is under way, which a GPU has not"
+    ),
+    "tests/launch/test_faults.py::test_slow_but_correct_programs_are_not_blamed[another_thread_sends": (
+        "a send of one thread passes another thread's receive on the same group; in NCCL's queue it stands behind it"
+    ),
+    "tests/launch/test_faults.py::test_slow_but_correct_programs_are_not_blamed[message_inside_async_collective": (
+        "a message passes a collective under way on the same group; in NCCL's queue it stands behind it"
+    ),
+    "tests/launch/test_faults.py::test_slow_but_correct_programs_are_not_blamed[receives_from_anyone": (
+        "NCCL has no receive from anyone"
+    ),
+}

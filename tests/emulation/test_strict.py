@@ -1,0 +1,111 @@
+"""NCCL's rules on ranks without a GPU: each rule lets right code pass and names wrong code; so do mistakes in lib's.
+
+The suites under the rules: `python -m tests.emulation strict tests`, or the slow test here.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # ranks get this path, and import tests.emulation from it
+
+from lib import launch  # noqa: E402
+from tests.emulation import planted, strict_cases, strict_excluded, strict_works  # noqa: E402
+
+HANGS = [f"{use.__name__}-{threshold}" for use, threshold, _ in strict_cases.HANGS]
+REASON = strict_works.missing()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled():
+    if REASON is None:
+        strict_works.path()
+
+
+def under_the_rules(use, threshold="inf", nproc=2, ledger=False, planted_in=(), timeout=20):
+    """None, or what was said: the kind of error for a hang, its text otherwise."""
+    try:
+        launch.capture(
+            planted.run, use, threshold, *planted_in, nproc=nproc, backend="gloo", ledger=ledger, timeout=timeout
+        )
+    except launch.RankError as error:
+        print(error)
+        return f"{error.kind}: {error}"
+    return None
+
+
+# --- each rule
+
+
+@pytest.mark.parametrize("use", strict_cases.RIGHT, ids=lambda use: use.__name__)
+def test_right_code_passes(use):
+    assert under_the_rules(use) is None
+
+
+@pytest.mark.parametrize(("use", "says"), strict_cases.WRONG, ids=[u.__name__ for u, _ in strict_cases.WRONG])
+def test_a_broken_rule_is_named(use, says):
+    assert says in (under_the_rules(use) or "nothing")
+
+
+@pytest.mark.parametrize(
+    ("use", "threshold", "says"), strict_cases.HANGS, ids=[f"{u.__name__}-{t}" for u, t, _ in strict_cases.HANGS]
+)
+def test_a_hang_is_told_as_on_gloo(use, threshold, says):
+    began = time.monotonic()
+    said = under_the_rules(use, threshold, ledger=True, timeout=30) or "nothing"
+    assert said.startswith(says)
+    assert time.monotonic() - began < 15
+
+
+def test_with_buffers_both_may_send_first():
+    assert under_the_rules(strict_cases.both_send_first, "inf") is None
+
+
+# --- mistakes in copies of lib's code
+
+
+@pytest.mark.parametrize("mistake", planted.MISTAKES, ids=lambda m: m.name)
+def test_a_planted_mistake_is_named(mistake):
+    hang = mistake.says == planted.HANG
+    said = under_the_rules(
+        getattr(planted, mistake.use), mistake.threshold, mistake.nproc, ledger=hang,
+        planted_in=(mistake.module, mistake.line, mistake.instead),
+    )  # fmt: skip
+    assert mistake.says in (said or "nothing")
+
+
+@pytest.mark.parametrize(("module", "use", "nproc"), planted.USES, ids=[f"{u}-{n}" for _, u, n in planted.USES])
+def test_the_same_code_without_the_mistake_passes(module, use, nproc):
+    assert under_the_rules(getattr(planted, use), "0", nproc, planted_in=(module,)) is None
+
+
+# --- the suites
+
+
+def suite(threshold, *options):
+    command = [sys.executable, "-m", "tests.emulation", "strict", "tests", "--threshold", threshold, *options]
+    ended = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    print(ended.stdout[-5000:], ended.stderr[-2000:])
+    return ended
+
+
+def test_a_test_file_runs_under_the_rules():
+    ended = suite("0", "tests/collectives/test_p2p.py", "-q", "-p", "no:cacheprovider")
+    assert ended.returncode == 0
+
+
+def test_every_exclusion_is_of_a_test_and_has_a_reason():
+    for name, reason in strict_excluded.EXCLUDED.items():
+        assert (ROOT / name.split("::")[0]).exists() and len(reason) > 20, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threshold", ["0", "inf"])
+def test_all_suites_run_under_the_rules(threshold):
+    assert suite(threshold, "-q", "-m", "not slow", "-p", "no:cacheprovider").returncode == 0
