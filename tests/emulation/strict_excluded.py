@@ -3,6 +3,7 @@
 An id is a prefix of pytest's, without parameters or with.
 """
 
+NOT_BLAMED = "tests/launch/test_faults.py::test_slow_but_correct_programs_are_not_blamed"
 EXCLUDED = {
     "tests/collectives/test_pipelined_segments.py::test_sums_and_bytes_with_many_segments": (
         "counts the segments of a chunk; in NCCL's queue a receive posted ahead would block: lib takes the plain ring"
@@ -19,13 +20,11 @@ EXCLUDED = {
     "tests/zero/test_zero_memory.py": (
         "counts every storage that lives; the rules keep private copies of what is under way, which a GPU has not"
     ),
-    "tests/launch/test_faults.py::test_slow_but_correct_programs_are_not_blamed[another_thread_sends": (
+    f"{NOT_BLAMED}[another_thread_sends": (
         "a send of one thread passes another thread's receive on the same group; in NCCL's queue it stands behind it"
     ),
-    "tests/launch/test_faults.py::test_slow_but_correct_programs_are_not_blamed[message_inside_async_collective": (
+    f"{NOT_BLAMED}[message_inside_async_collective": (
         "a message passes a collective under way on the same group; in NCCL's queue it stands behind it"
     ),
-    "tests/launch/test_faults.py::test_slow_but_correct_programs_are_not_blamed[receives_from_anyone": (
-        "NCCL has no receive from anyone"
-    ),
+    f"{NOT_BLAMED}[receives_from_anyone": ("NCCL has no receive from anyone"),
 }
