@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from importlib import import_module
 
 import cloudpickle
 import psutil
@@ -14,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lib import launch
+from lib import backend, launch
 
 
 @pytest.fixture
@@ -109,6 +110,19 @@ def test_prints_are_shown_in_rank_order_with_the_rank(capsys):
     lines = [line for line in out.splitlines() if line.startswith("[rank")]
     assert lines == [f"[rank {r}] hello from {r}" for r in range(3)]
     assert err.splitlines() == [f"[rank {r}] to stderr" for r in range(3)]
+
+
+def test_what_the_ranks_run_on_is_said_once_and_so_is_that_cells_differ(monkeypatch, capsys):
+    """Four GPUs: a cell with 4 ranks is on them, one with 8 is not, and so on."""
+    module = import_module("lib.launch.run")
+    monkeypatch.setattr(module, "_said", set())
+    for nproc in (4, 8, 4, 2, 8):
+        module._say_once(backend.choose("auto", nproc, gpus=4))
+    assert capsys.readouterr().out.splitlines() == [
+        "4 ranks: nccl, one GPU each (4 x GPU)",
+        "8 ranks: gloo, on the CPU (4 GPUs for 8 ranks)",
+        "(Other cells ran elsewhere: do not compare their times, nor random numbers without a seed.)",
+    ]
 
 
 def test_without_a_ledger_there_is_none():
