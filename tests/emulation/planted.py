@@ -41,7 +41,7 @@ MISTAKES = [
     ),
     Mistake(
         "an exchange that nobody waits for", "lib.collectives.p2p", "    post(sends, receives, group).wait()",
-        "    post(sends, receives, group)", "exchange_unread", "never waited for: recv",
+        "    post(sends, receives, group)", "exchange_unread", "never waited for: send",
     ),
     Mistake(
         "wait leaves out the first work", "lib.collectives.p2p", "        for work in self.works:",
@@ -65,7 +65,7 @@ MISTAKES = [
     Mistake(
         "one buffer for what arrives and what leaves", "lib.collectives.ring", RING_STEP,
         "        received = p2p.send_recv(partial, right, left, group, out=buffers[0][: len(mine)])",
-        "reduce_scatter", "read before wait: send reads", 3,
+        "reduce_scatter", "written while its send is under way: recv writes", 3,
     ),
     Mistake(
         "a chunk is passed on before it has come", "lib.collectives.ring", GATHER_STEP,

@@ -28,3 +28,8 @@ EXCLUDED = {
     ),
     f"{NOT_BLAMED}[receives_from_anyone": ("NCCL has no receive from anyone"),
 }
+EXCLUDED_WITH_BUFFERS = {
+    "tests/launch/test_faults.py::test_a_fault_is_named_and_leaves_nothing[both_send_first": (
+        "with sends that end at once nothing hangs, which is what threshold inf is for"
+    ),
+}
