@@ -51,6 +51,12 @@ def run(quick):
 
 def on_ranks(rounds):
     """{case: {"on", "off", "off again": (rounds,) seconds}}, and what it ran on."""
+    ops = {"message": there_and_back(), "all_reduce": blocking_all_reduce(), "step": ddp_step()}
+    return on_and_off(ops, rounds), where()
+
+
+def on_and_off(ops, rounds):
+    """{what: {"on", "off", "off again": (rounds,) seconds}} of {what: function}, with the ledger and without."""
     with tempfile.TemporaryDirectory() as folder:
         book = BookWriter(folder, dist.get_rank(), dist.get_world_size())
 
@@ -62,10 +68,8 @@ def on_ranks(rounds):
             finally:
                 ledger.uninstall()
 
-        times = {}
-        for case, op in (("message", there_and_back()), ("all_reduce", blocking_all_reduce()), ("step", ddp_step())):
-            times[case] = timed({"on": Side(op, kept), "off": Side(op), "off again": Side(op)}, rounds)
-        return times, where()
+        sides = lambda op: {"on": Side(op, kept), "off": Side(op), "off again": Side(op)}
+        return {what: timed(sides(op), rounds) for what, op in ops.items()}
 
 
 def there_and_back():

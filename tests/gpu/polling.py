@@ -7,22 +7,16 @@ rounds. Shown, not judged: nobody has said what it may cost, and two ranks on on
 """
 
 import argparse
-import contextlib
 import sys
-import tempfile
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
-from lib import backend, launch, ledger
-from lib.ledger.book import BookWriter
-from lib.model import GPT, Shape, cross_entropy
+from lib import launch
+from tests.benchmarks.bench_ledger import ddp_step, on_and_off
 from tests.benchmarks.measure import compare
-from tests.benchmarks.rounds import Side, timed
 
 SIZES = {"1 KB": 1 << 8, "16 MB": 1 << 22}  # elements of an all_reduce
-SHAPE = Shape(vocab_size=128, seq_len=64, n_layers=4, hidden=256, n_heads=4)  # 3.2 million parameters
 
 
 def all_reduce(elements):
@@ -30,40 +24,10 @@ def all_reduce(elements):
     return lambda: dist.all_reduce(x)
 
 
-def ddp_step():
-    """Forward, backward with DDP's all-reduces, SGD, on 4 sequences a rank."""
-    ddp = DistributedDataParallel(GPT(SHAPE).to(backend.device()))
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
-    tokens = torch.zeros(4, SHAPE.seq_len + 1, dtype=torch.int64, device=backend.device())
-
-    def step():
-        optimizer.zero_grad()
-        cross_entropy(ddp(tokens[:, :-1]), tokens[:, 1:]).backward()
-        optimizer.step()
-
-    return step
-
-
 def on_ranks(rounds):
     """{what: {"on", "off", "off again": (rounds,) seconds a call}}"""
-    with tempfile.TemporaryDirectory() as folder:
-        book = BookWriter(folder, dist.get_rank(), dist.get_world_size())
-
-        @contextlib.contextmanager
-        def kept():
-            ledger.install(book)
-            try:
-                yield
-            finally:
-                ledger.uninstall()
-
-        ops = {f"all_reduce {size}": all_reduce(elements) for size, elements in SIZES.items()} | {
-            "DDP step": ddp_step()
-        }
-        return {
-            what: timed({"on": Side(op, kept), "off": Side(op), "off again": Side(op)}, rounds)
-            for what, op in ops.items()
-        }
+    reduced = {f"all_reduce {size}": all_reduce(elements) for size, elements in SIZES.items()}
+    return on_and_off(reduced | {"DDP step": ddp_step()}, rounds)
 
 
 def main(argv=None):
