@@ -12,6 +12,8 @@ Fused kernels (Transformer Engine; no dropout), 16 bits each:
     3 f                      SwiGLU: both halves and their product (GeLU: 2 f)                      / t
     latent attention         the two thin products before and after their norms; q, k, v in full
     experts                  topk times: a token's copy before and after the experts, and an expert's 3 f
+    fp8                      Transformer Engine keeps the inputs of products in 8 bits: the norms' outputs, SwiGLU's
+                             product, the experts' copies of tokens, and attention's output once more
 
     selective recomputation  the first without 5 a s / t; the second times the stack's share `selective`
     full                     2 h: the layer's input
@@ -30,16 +32,20 @@ def layer_bytes(model, plan, stack):
     whole = t if plan.sequence_parallel else 1
     if not stack.flash:
         return 10 * h / whole + (8 * h + 4 * model.ffn) / t + score_bytes(model, plan)
-    kept = 2 * 4 * h / whole
+    eight = plan.precision in ("fp8", "fp4") and stack.transformer_engine
+    x = 1 if eight else 2  # bytes of a product's input
+    kept = 2 * (2 + x) * h / whole
+    attended = (2 + eight) * a * d  # attention's backward wants its output in 16 bits, the next product in 8
     if model.kv_rank:
         q = a * (d + model.rope_dim)
         kept += 2 * 2 * (model.q_rank + model.kv_rank + model.rope_dim)
-        kept += 2 * (3 * q + 2 * a * d + a * d) / t
+        kept += (2 * (3 * q + 2 * a * d) + attended) / t
     else:
-        kept += 2 * ((a + 2 * kv) * d + (a + kv) * d + a * d) / t
+        kept += (2 * ((a + 2 * kv) * d + (a + kv) * d) + attended) / t
+    width = (4 if model.gated else 2) + x  # of an MLP: both halves and their product
     if model.experts:
-        return kept + model.topk / t * (2 * 2 * h + 2 * 3 * model.ffn) + 2 * 3 * model.shared_ffn / t
-    return kept + 2 * (3 if model.gated else 2) * model.ffn / t
+        return kept + model.topk / t * ((2 + x) * h + width * model.ffn) + width * model.shared_ffn / t
+    return kept + width * model.ffn / t
 
 
 def score_bytes(model, plan):

@@ -11,6 +11,10 @@ What a source does not state is taken from its stack (stacks.py), or else:
     vp            1; two layers per stage where the stack is known to interleave
     micro_batch   1, or that of the same model in Narayanan et al. 2021, table 1
     recompute     what the stack does; with ZeRO-3 all layers, if the step does not fit otherwise
+    a mixture     what data/models.csv knows of it; else no shared expert, no dense first layers, no latent attention
+
+What was put in is said (`assumed`). A mixture without experts, topk or the width of an expert is refused, and so is one
+that the row says has another number of parameters.
 """
 
 from dataclasses import replace
@@ -23,6 +27,13 @@ from lib.cost.plan import Plan
 from lib.cost.shapes import Model
 from lib.cost.stacks import Stack, stack_of
 
+SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "topk")
+EXTRAS = (
+    "head_dim", "gated", "tied", "shared_ffn", "dense_layers", "dense_ffn", "q_rank", "kv_rank", "rope_dim", "window",
+)  # fmt: skip
+PLAIN = {  # a mixture of which no more is known
+    "shared_ffn": "no shared expert", "dense_layers": "no dense first layers", "kv_rank": "no latent attention",
+}  # fmt: skip
 MICRO_BATCHES = {3.6: 16, 18.4: 8, 39.1: 4, 76.1: 2}  # Narayanan et al. 2021, by billions of parameters
 
 
@@ -72,25 +83,86 @@ def job(row):
     return Job(model, plan_of(row, model, stack, device), device, stack)
 
 
+def known_model(row):
+    """The Model of data/models.csv whose name the row's model has, or begins with; None if no name fits.
+
+    A row with another width is another model, whatever it is called; one with other layers is a part of it.
+    """
+    name = row["model"].lower()
+    fits = [known for known in shapes.known() if name == known or name.startswith(known + "-")]
+    base = shapes.known()[max(fits, key=len)] if fits else None
+    if base and any(whole(row, key, getattr(base, key)) != getattr(base, key) for key in ("hidden", "heads")):
+        return None
+    return base
+
+
 def model_of(row):
-    """The Model of a row: its numbers, and what data/models.csv knows beside them under its name."""
-    name, seq = row["model"], whole(row, "seq")
+    """The Model of a row: its own numbers, and beside them what data/models.csv knows. Raises Unpredictable.
+
+    A row may also have columns of the other names in data/models.csv (shared_ffn, dense_layers, kv_rank ...).
+    """
+    name, seq, base = row["model"], whole(row, "seq"), known_model(row)
     if seq is None:
         raise Unpredictable("seq is empty: the sequence length decides the step")
-    hidden, heads, layers = (whole(row, key) for key in ("hidden", "heads", "layers"))
-    base = next((m for n, m in shapes.known().items() if name == n or name.startswith(n + "-")), None)
-    if base is not None and (base.experts or hidden is None):
-        layers = layers or base.layers
-        dense = base.dense_layers if layers == base.layers else min(1, base.dense_layers)
-        return replace(base, name=name, seq=seq, layers=layers, dense_layers=dense)
+    said = {key: whole(row, key) for key in SIZES} | {key: number(row, key) for key in EXTRAS}
+    said = {key: value for key, value in said.items() if value is not None}
+    hidden, heads = (said.get(key) or getattr(base, key, None) for key in ("hidden", "heads"))
     if hidden is None or heads is None:
         raise Unpredictable(f"model {name!r}: hidden and heads are empty, and data/models.csv does not have it")
     if heads > hidden:
         raise Unpredictable(f"{heads} heads in a hidden size of {hidden}: each would have less than one number")
-    vocab = whole(row, "vocab", 51200)
-    layers = layers or _layers(row, hidden, vocab)
-    more = {"head_dim": base.head_dim} if base else {}
-    return shapes.shape(name, layers, hidden, heads, vocab, seq, whole(row, "kv_heads"), whole(row, "ffn"), **more)
+    _check_mixture(name, said, base)
+    if base is None:
+        sizes = {"layers": None, "vocab": 51200, "hidden": hidden, "heads": heads, **said}
+        sizes["layers"] = sizes["layers"] or _layers(row, hidden, sizes["vocab"])
+        return _weighed(shapes.shape(name, seq=seq, **sizes), row)
+    if said.get("layers", base.layers) != base.layers:  # a part of the model, measured: one dense layer, if it has any
+        said.setdefault("dense_layers", min(1, base.dense_layers))
+    return replace(base, name=name, seq=seq, **said)
+
+
+def _check_mixture(name, said, base):
+    """Raise Unpredictable where a mixture is named but not described."""
+    if base and base.experts:
+        return
+    experts, topk = said.get("experts", 0), said.get("topk", 0)
+    if bool(experts) != bool(topk) or topk > experts:
+        raise Unpredictable(
+            f"model {name!r}: experts is {experts or 'empty'} and topk {topk or 'empty'}: a mixture needs both, and "
+            f"topk of at most experts"
+        )
+    if experts and "ffn" not in said:
+        raise Unpredictable(f"model {name!r}: ffn is empty: it should be the width of one of the {experts} experts")
+
+
+def _weighed(model, row):
+    """`model`, unless it is a mixture that the row says is another size. Raises Unpredictable."""
+    billions, ours = number(row, "params_b"), model.parameters / 1e9
+    if model.experts and billions and not 0.75 < ours / billions < 1.33:
+        raise Unpredictable(
+            f"model {model.name!r}: its columns make {ours:.0f}B parameters, and params_b says {billions}: something "
+            f"is left out; add columns ({', '.join(EXTRAS)}), or a row to lib/cost/data/models.csv"
+        )
+    return model
+
+
+def assumed(row, task):
+    """["vocab 51200", ...]: what the row of `task`, a Job, left open, and what was put there."""
+    model, plan, base = task.model, task.plan, known_model(row)
+    empty = lambda key: number(row, key) is None
+    names = [key for key in (*SIZES, *EXTRAS) if empty(key) and getattr(model, key)]
+    found = [f"{key} {getattr(model, key):g}" for key in names if base or key in SIZES]
+    if base:
+        known = ", ".join(found)
+        found = [f"{known} as data/models.csv"] if known else []
+        if model.layers != base.layers:
+            found.append(f"{model.layers} of {base.layers} layers")
+    elif model.experts:
+        found += [text for key, text in PLAIN.items() if empty(key)]
+    found += [f"micro-batch {plan.micro_batch}"] if empty("micro_batch") else []
+    found += [f"v {plan.v}"] if empty("vp") and plan.pp > 1 else []
+    found += [f"zero {plan.zero}"] if empty("zero_stage") else []
+    return found if row.get("recompute") else [*found, f"recompute {plan.recompute}"]
 
 
 def _layers(row, hidden, vocab):
@@ -128,16 +200,18 @@ def plan_of(row, model, stack, device):
     if pp > model.layers:
         raise Unpredictable(f"pp {pp} stages, but there are {model.layers} layers")
     dp = n // (tp * pp * cp)  # a table may count context ranks as data ranks
-    b = whole(row, "micro_batch")
-    if b is None:
-        b = max(1, batch // dp) if stack.name == "megatron-2020" else MICRO_BATCHES.get(number(row, "params_b"), 1)
-    b = min(b, max(1, batch // dp))
     if batch < dp:
         raise Unpredictable(f"global batch {batch} is less than dp {dp}: {dp - batch} data ranks have nothing to do")
-    m = batch // (dp * b)
-    v = whole(row, "vp")
+    b, v = whole(row, "micro_batch"), whole(row, "vp")
+    if v is None and "interleaved" in row["row"]:
+        v = 2
+    if b is None:
+        b = batch // dp if stack.name == "megatron-2020" else MICRO_BATCHES.get(number(row, "params_b"), 1)
+        if stack.splits_batch and pp > 1:
+            b = max(1, batch // dp // (pp * (v or 1)))
+    b = min(b, batch // dp)
     if v is None:
-        v = 2 if "interleaved" in row["row"] else 1
+        v, m = 1, batch // (dp * b)
         slots = model.layers + (2 if model.layers % pp else 0)  # as lib.cost.step.split counts
         if stack.interleaves and pp > 1 and slots % pp == 0 and m % pp == 0:
             v = max(1, slots // pp // 2)

@@ -69,6 +69,12 @@ class Model:
         return sum(n * k for n, k in self.attention_matrices()) + 4 * self.hidden  # and two norms
 
     @functools.cached_property
+    def whole_parameters(self):
+        """Of attention_parameters, those that tensor parallelism does not split: norms, thin first matrices."""
+        thin = self.q_rank + self.kv_rank + self.rope_dim if self.kv_rank else 0
+        return self.hidden * (4 + thin)
+
+    @functools.cached_property
     def expert_parameters(self):
         """Of one expert, or of the dense MLP."""
         return sum(n * k for n, k in self.mlp_matrices(self.ffn))

@@ -9,13 +9,14 @@
     with overlap       what is longer than a share `hidden` of the layers' computing, and at least the last layer's
 
 With a pipeline, ZeRO-3's weights stay gathered from the first micro-batch to the last, and gradients whole (as FSDP
-under torch's pipelining does): ZeRO-2 and 3 then send what ZeRO-1 does, once a step. Experts lie on other ranks than
-the rest of their layer, so they are reduced over fewer: dp cp tp / ep of them, ep apart.
+under torch's pipelining does): ZeRO-2 and 3 then send what ZeRO-1 does, once a step. Who holds the same: parts.py.
+Experts are reduced over fewer ranks than the rest of their layer.
 
 Source: ZeRO (Rajbhandari et al. 2020), section 7, for the volumes.
 """
 
 from lib.cost.network import one_pass
+from lib.cost.parts import expert_ranks, layer_parts
 
 
 def exposed(model, plan, gpu, stack, k, one, layers):
@@ -45,13 +46,8 @@ def exposed(model, plan, gpu, stack, k, one, layers):
 
 def per_rank(model, plan):
     """(dense, expert) parameters of one layer on a rank, before ZeRO divides them."""
-    other = model.shared_parameters if model.experts else model.expert_parameters
-    return (model.attention_parameters + other) / plan.tp, model.experts * model.expert_parameters / plan.ep
-
-
-def expert_ranks(plan):
-    """How many ranks hold the same experts."""
-    return max(1, plan.dp * plan.cp * plan.tp // plan.ep)
+    cut, whole, experts = layer_parts(model, plan)
+    return cut.parameters + whole.parameters, experts.parameters
 
 
 def _pass(gpu, plan, dense, expert, size, k):

@@ -8,13 +8,15 @@ Time
     tp_overlap          share of tensor parallelism's collectives that is hidden behind products
     dp_overlap          1 if gradients are exchanged during backward
     scatter_gather      1 if pipeline messages are split over the tensor ranks
+    splits_batch        1 if a rank's batch is cut into as many micro-batches as there are stages (torchtitan)
     gradient_bytes      per parameter, in which gradients are summed and exchanged
     fused_sum           1 if the product of a weight's gradient adds it to the sum over micro-batches itself
     launch, launch_moe  host time of a layer, and of one with experts, relative to eager Megatron-LM
     nic                 bytes per second of each GPU's share of the network, where it is not the GPU's usual one
 Memory
     state               bytes per parameter: weights, gradients, optimizer
-    logit_bytes         bytes per logit at the peak
+    logit_bytes         bytes per logit at the peak, with the vocabulary on one rank
+    split_logit_bytes   and with the vocabulary over tp ranks: torch's loss_parallel is not fused
     kept_logit_bytes    and of every micro-batch, which torch's pipelining keeps until the step ends; where it is not 0,
                         places for all that neighbours send are kept too
     runtime, reserve    bytes, and a factor, that the source's tool counts beyond what is allocated
@@ -22,8 +24,11 @@ Memory
 
 These are from each source's text or code (DeepSpeed's pipelines split messages too: `is_pipe_partitioned`; Transformer
 Engine and Megatron-LM since 2023 fuse the sum), but for a few numbers that were set on its published rows: logit_bytes
-and selective of torchtitan, logit_bytes of megatron-core-0.14, reserve of torchtitan and Megatron-DeepSpeed, and the
-nic of zero3-2021. What is fitted for a stack is one `factor` on its step time (parameters.py). Data: data/stacks.csv.
+of torchtitan-2025 and megatron-core-0.14, reserve of torchtitan and Megatron-DeepSpeed, and the nic of zero3-2021.
+torchtitan's other memory is counted: selective recomputation keeps every other product's output, attention's and the
+layer's input; the loss is 12 bytes per logit at its peak (log-probabilities, their gradient and the logits', fp32), 16
+in torch's loss_parallel, which has one more of these at once. What is fitted for a stack is one `factor` on its step
+time (parameters.py). Data: data/stacks.csv.
 """
 
 import functools
@@ -51,11 +56,18 @@ class Stack(NamedTuple):
     nic: float | None = None  # bytes/s
     state: tuple = (2, 4, 12)  # bytes per parameter
     logit_bytes: float = 8
+    split_logit_bytes: float = 8
     runtime: float = 0.0  # bytes
     reserve: float = 1.0
     selective: float = 1.0
     launch_moe: float = 1.0
     kept_logit_bytes: float = 0.0
+    splits_batch: int = 0
+
+    @property
+    def transformer_engine(self):
+        """Whether its kernels are Transformer Engine's: fused attention and fused sums."""
+        return bool(self.flash and self.fused_sum)
 
     @property
     def written(self):

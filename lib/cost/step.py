@@ -21,7 +21,8 @@ from lib.cost import network
 from lib.cost.layer import Times, layer
 from lib.cost.matmul import products
 from lib.cost.parameters import parameters
-from lib.cost.sharding import expert_ranks, exposed, per_rank
+from lib.cost.parts import expert_ranks
+from lib.cost.sharding import exposed, per_rank
 
 OPTIMIZER_BYTES = 40  # weight, momentum, variance: read and written in fp32; gradient read twice; 16-bit weight written
 LOGIT_BYTES = 24  # of the loss, forward and backward: logits, their fp32 copy, softmax, gradient

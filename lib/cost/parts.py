@@ -1,0 +1,62 @@
+"""Which parameters a rank holds, and on how many ranks the same lie: one table for memory and for the exchange.
+
+    part      parameters                                                     divided by    the same on
+    cut       attention; the MLP, in a mixture the shared expert             tp  pp        dp cp
+    whole     norms, the router, latent attention's thin first matrices      pp            dp cp   (each tp rank)
+    experts   E of each mixture's layer                                      ep  pp        dp cp tp / ep
+    ends      the embedding on the first stage, the head on the last         tp            dp cp
+
+Data ranks (dp cp) that hold the same exchange gradients, and ZeRO divides over them: the optimizer's state from stage
+1, gradients from stage 2, weights at stage 3. Experts lie across ranks that the rest of the layer uses as data and
+tensor ranks, and are not cut over tp (Megatron-Core with an expert tensor parallelism of 1).
+
+Sources: ZeRO (Rajbhandari et al. 2020), section 5; Megatron-Core's MoE README, "parallel folding", for experts' ranks.
+"""
+
+from typing import NamedTuple
+
+
+class Part(NamedTuple):
+    """Parameters on one rank, and how many ranks hold the same."""
+
+    name: str
+    parameters: float
+    alike: int
+
+
+def expert_ranks(plan):
+    """How many ranks hold the same experts."""
+    return max(1, plan.dp * plan.cp * plan.tp // plan.ep)
+
+
+def layer_parts(model, plan):
+    """[Part] of one layer on one rank; of a mixture, one with experts."""
+    other = model.shared_parameters if model.experts else model.expert_parameters
+    return _parts(model, plan, 1, other, 1 if model.experts else 0)
+
+
+def stage_parts(model, plan, stage, layers):
+    """[Part] of a pipeline stage on one rank. layers: [layers of each stage]."""
+    n, first, last = layers[stage], stage == 0, stage == plan.pp - 1
+    plain = max(0, min(n, model.dense_layers - sum(layers[:stage])))  # a mixture's first layers may have a plain MLP
+    if not model.experts:
+        parts = _parts(model, plan, n, n * model.expert_parameters, 0)
+    else:
+        mlps = plain * model.dense_mlp_parameters + (n - plain) * model.shared_parameters
+        parts = _parts(model, plan, n, mlps, n - plain)
+    embeddings = first + (last and not (model.tied and plan.pp == 1))
+    ends = embeddings * model.embedding_parameters / plan.tp
+    return [*parts, Part("ends", ends, plan.dp * plan.cp)]
+
+
+def _parts(model, plan, n, mlps, mixtures):
+    """The first three rows. n: layers; mlps: parameters of all that are no experts; mixtures: layers with experts."""
+    ranks, router = plan.dp * plan.cp, model.hidden * model.experts * mixtures
+    whole = n * model.whole_parameters + router
+    cut = n * (model.attention_parameters - model.whole_parameters) + mlps - router
+    held = mixtures * model.experts * model.expert_parameters / plan.ep
+    return [
+        Part("cut", cut / plan.tp, ranks),
+        Part("whole", whole, ranks),
+        Part("experts", held, expert_ranks(plan)),
+    ]
