@@ -1,6 +1,7 @@
-"""A rank that does not exist, named as a partner or a root: an error at once, in words.
+"""Partners of this rank: one that does not exist is an error at once, in words; a message nobody waits for is noticed.
 
     2 ranks:   dist.send(x, rank + 1)    on rank 1:   ValueError: send to rank 2: the group has ranks 0 to 1. ...
+               dist.isend(x, 1)          on rank 0, and no `wait`:   messages_left() is 1
 
 torch hands such a number to the backend, and gloo waits for that rank for ever. So the methods of ProcessGroup behind
 dist.send, dist.isend, dist.recv, dist.irecv, dist.broadcast, dist.reduce, dist.scatter and dist.gather look first.
@@ -10,6 +11,8 @@ import torch.distributed as dist
 
 MESSAGES = {"send": "send to", "recv": "receive from"}
 ROOTED = {"broadcast": "broadcast from", "reduce": "reduce to", "scatter": "scatter from", "gather": "gather to"}
+_begun: set[int] = set()  # the ids of the Works of messages that nobody has waited for
+_counts = {"begun": 0, "waited for": 0}
 
 
 def refuse_strangers() -> None:
@@ -18,6 +21,39 @@ def refuse_strangers() -> None:
         _guard(name, words, lambda tensors, peer, *_: peer)
     for name, words in ROOTED.items():
         _guard(name, words, lambda *args: getattr(args[-1], "rootRank", 0))
+
+
+def count_messages() -> None:
+    """From now on, in this process: `messages_left` knows. Costs a microsecond a message."""
+    for name in (*MESSAGES, "recv_anysource"):
+        _count(name)
+    plain = dist.Work.wait
+
+    def wait(work, *args, **kwargs):
+        if id(work) in _begun:
+            _begun.remove(id(work))
+            _counts["waited for"] += 1
+        return plain(work, *args, **kwargs)
+
+    dist.Work.wait = wait
+
+
+def messages_left() -> int:
+    """Messages that this rank has begun and not waited for. One may still be under way, or take a later one's place."""
+    return _counts["begun"] - _counts["waited for"]
+
+
+def _count(name):
+    plain = getattr(dist.ProcessGroup, name)
+
+    def op(group, *args, **kwargs):
+        work = plain(group, *args, **kwargs)
+        if work is not None:  # NCCL gives none for the members of a batch
+            _begun.add(id(work))
+            _counts["begun"] += 1
+        return work
+
+    setattr(dist.ProcessGroup, name, op)
 
 
 def _guard(name, words, peer_of):

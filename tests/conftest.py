@@ -64,8 +64,8 @@ def ranks_start_light():
     And a check gives up later, for in one launch it judges many answers, beside other tests on a slow machine.
     """
     from lib.check import framework
-    from lib.launch import agent
+    from lib.launch import server
 
     lib = ["lib.launch.worker", "lib.check.framework", "lib.collectives", "lib.model", "lib.text"]
-    agent.PRELOAD = [*agent.PRELOAD, *lib]
+    server.PRELOAD = [*server.PRELOAD, *lib]
     framework.TIMEOUT = 60

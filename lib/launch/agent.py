@@ -1,19 +1,16 @@
 """torch's elastic agent, the one inside torchrun, started from a notebook.
 
-    kernel --(thread)--> LocalElasticAgent --> forkserver (torch imported once) --> rank 0, rank 1, ...
+    kernel --(thread)--> LocalElasticAgent --> server (torch imported once) --> rank 0, rank 1, ...
 
-A forkserver, because a kernel that has run torch's threads cannot fork, and a fresh interpreter takes seconds to
-import torch. A thread, because elastic in the main thread replaces the handler of the stop button.
+A thread, because elastic in the main thread replaces the handler of the stop button. While no run goes on it sleeps.
 """
 
 import contextlib
 import logging
-import multiprocessing
 import os
 import signal
 import threading
 import time
-from multiprocessing import forkserver, resource_tracker, spawn
 
 import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import WorkerSpec
@@ -21,15 +18,8 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
-# What takes long to import and is never edited by us. Not lib: an edit to it must be seen by the next launch.
-PRELOAD = [
-    "torch",
-    "torch._dynamo",
-    "torch.distributed.fsdp",
-    "torch.distributed.tensor",
-    "torch.distributed.elastic.agent.server.local_elastic_agent",  # lib.launch imports it, on ranks too
-    "cloudpickle",
-]
+from lib.launch.server import Server, processes_from
+
 LOGGERS = ["torch.distributed.elastic", "torch.distributed.launcher", "torch.distributed.run", "torch.multiprocessing"]
 
 
@@ -66,18 +56,28 @@ class OneNode(RendezvousHandler):
         return True
 
 
+class _Sleeper(LocalElasticAgent):
+    """Looks at its ranks only while they are `watched`."""
+
+    watched: threading.Event
+
+    def _monitor_workers(self, worker_group):
+        self.watched.wait()
+        return super()._monitor_workers(worker_group)
+
+
 class Agent:
     """Starts `nproc` processes that each call `entrypoint(*args)`, their output in files under `folder`."""
 
-    def __init__(self, entrypoint, args: tuple, nproc: int, folder: str):
-        multiprocessing.set_forkserver_preload(PRELOAD)
-        self.folder, self.nproc, self.error = folder, nproc, None
+    def __init__(self, entrypoint, args: tuple, nproc: int, folder: str, server: Server):
+        self.folder, self.nproc, self.server, self.error = folder, nproc, server, None
         spec = WorkerSpec(
             role="rank", local_world_size=nproc, entrypoint=entrypoint, args=args, max_restarts=0,
             monitor_interval=0.02, rdzv_handler=OneNode(os.path.basename(folder)),
         )  # fmt: skip
         logs = DefaultLogsSpecs(log_dir=f"{folder}/log", redirects=Std.ALL)
-        self.elastic = LocalElasticAgent(spec, logs, start_method="forkserver")
+        self.elastic = _Sleeper(spec, logs, start_method="forkserver")
+        self.elastic.watched = threading.Event()
         # A flag to look at. An interrupt inside thread.join can mark the thread as ended while it runs. Inside
         # Event.wait it can come between taking the event's lock and being ready to give it back: the next wait hangs.
         self.has_ended = False
@@ -86,20 +86,23 @@ class Agent:
     def start(self):
         self.thread.start()
 
+    def watch(self, on: bool) -> None:
+        """Look at the ranks from now on, or no more."""
+        (self.elastic.watched.set if on else self.elastic.watched.clear)()
+
+    def wake(self) -> None:
+        """Continue ranks that sleep. To be called until all have begun: one may be about to fall asleep."""
+        signal_to(self.pids(), signal.SIGCONT)
+
     def _run(self):
         try:
-            with _silent_loggers(), _no_main_module():
-                _start_forkserver()
+            with _silent_loggers(), processes_from(self.server):
+                self.server.start()
                 self.elastic.run("rank")
         except BaseException as error:  # what went wrong is in the books; this is for what they cannot know
             self.error = error
         finally:  # last of all: from here on the next launch may begin, and have its own silence
             self.has_ended = True
-
-    def ends_within(self, seconds: float) -> bool:
-        """Wait so long; have all ranks ended then?"""
-        time.sleep(seconds)
-        return self.has_ended
 
     @property
     def processes(self) -> list:
@@ -119,12 +122,20 @@ class Agent:
 
     def kill(self):
         """End every rank now, and wait until the agent has taken notice."""
+        if self.thread.ident is None:  # never started
+            return
+        self.watch(True)
         deadline = time.monotonic() + 10
         while not self.has_ended and time.monotonic() < deadline:
-            for pid in self.pids():  # again and again: a rank may have been on its way when we first looked
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+            signal_to(self.pids(), signal.SIGKILL)  # again and again: a rank may have been on its way when we looked
+            time.sleep(0.005)
+
+
+def signal_to(pids, number) -> None:
+    """Those that are gone are passed over."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def exists(pid: int) -> bool:
@@ -135,54 +146,23 @@ def exists(pid: int) -> bool:
     return True
 
 
-def _start_forkserver():
-    """With SIGINT blocked, which it passes on to the ranks: the stop button must not hit it while it imports torch."""
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+_counting = threading.Lock()
+_agents: list[list[int]] = []  # the loggers' levels before, once for each agent that is there
 
 
 @contextlib.contextmanager
 def _silent_loggers():
-    """Elastic logs each failure in tens of lines; we say it in a few."""
+    """Elastic logs each failure in tens of lines; we say it in a few. Silent from the first agent to the last."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
+    with _counting:
+        _agents.append(_agents[-1] if _agents else [logger.level for logger in loggers])
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-_launching = threading.local()
-_get_preparation_data = spawn.get_preparation_data
-
-
-def _preparation_data(name):
-    """What multiprocessing tells a new process; of ours, without the main module.
-
-    Else every rank would run the user's script again up to its `if __name__ == "__main__":`, and a script without one
-    would launch ranks that launch ranks. Functions of the main module travel by value.
-    """
-    data = _get_preparation_data(name)
-    if getattr(_launching, "on", False):
-        data.pop("init_main_from_name", None)
-        data.pop("init_main_from_path", None)
-    return data
-
-
-spawn.get_preparation_data = _preparation_data
-
-
-@contextlib.contextmanager
-def _no_main_module():
-    _launching.on = True
-    try:
-        yield
-    finally:
-        _launching.on = False
+        with _counting:
+            levels = _agents.pop()
+            for logger, level in zip(loggers, levels, strict=True):
+                if not _agents:
+                    logger.setLevel(level)

@@ -41,7 +41,8 @@ class RankError(RuntimeError):
 
 
 def from_failure(failure, folder: str) -> RankError:
-    """The error for a Failure that the watch returned; the ranks have been ended, their reports lie in `folder`."""
+    """The error for a Failure that the watch returned; the ranks have been ended, their reports lie in `folder`, their
+    stacks in the one above it."""
     mismatch = next((f for f in audit(failure.ledger, ended=False) if f.certain), None)
     waits = {rank: list(wait.awaited) for rank, wait in find_waits(failure.ledger, failure.heads).items()}
     if failure.kind == "failed":
@@ -71,7 +72,7 @@ def _failed(failure, folder, mismatch):
     if failure.gone:
         lines = [f"rank {rank} {_how_it_died(failure.exit_codes.get(rank))}" for rank in failure.gone]
         for rank in failure.gone:
-            if crashed := stacks.user_line(stacks.of_a_crash(folder, rank)):
+            if crashed := stacks.user_line(stacks.of_a_crash(os.path.dirname(folder), rank)):
                 lines.append(f"  rank {rank} was at {crashed}")
             last = next((e for e in reversed(failure.ledger.of(rank)) if e.op != "mark"), None)
             if last:

@@ -14,9 +14,13 @@ HOLD = 1.0  # seconds
 
 
 class Output:
-    """Collects the output of all ranks; `show` tells whether it is also printed."""
+    """Collects what all ranks print in one run; `show` tells whether it is also printed."""
 
-    def __init__(self, folder: str, nproc: int, show: bool):
+    def __init__(self, folder: str, nproc: int, show: bool, earlier: bool = False):
+        """earlier: the ranks have printed in other runs, which is dropped."""
+        if earlier:
+            for path in glob.glob(f"{folder}/log/*/attempt_0/*/std*.log"):
+                os.truncate(path, 0)
         self.folder, self.nproc, self.show = folder, nproc, show
         self.first = None  # when the first output was seen
         self.streams: dict[tuple[int, str], _Stream] = {}

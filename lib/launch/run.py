@@ -2,19 +2,18 @@
 
 import contextlib
 import errno
+import json
 import multiprocessing
 import os
 import shutil
 import signal
 import sys
 import tempfile
-import threading
 
 import cloudpickle
 
 from lib import backend as backends
-from lib.launch import worker
-from lib.launch.agent import Agent
+from lib.launch import warm, worker
 from lib.launch.errors import Stopped, from_failure, from_findings
 from lib.launch.output import Output
 from lib.launch.watch import watch
@@ -23,7 +22,6 @@ from lib.ledger.match import audit
 from lib.ledger.read import Books, Ledger
 
 ROOM = 1 << 16  # bytes that a run needs free: with less, its books and results cannot be written
-_one_at_a_time = threading.Lock()  # two launches of one kernel would share the forkserver's book-keeping
 _said: set[tuple] = set()  # what this kernel's ranks have run on
 
 
@@ -40,7 +38,9 @@ class Results(list):
     warnings: list[str]
 
 
-def run(fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True) -> Results:
+def run(
+    fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True, fresh: bool = False
+) -> Results:
     """Run fn(*args) on `nproc` ranks, printing what they print as `[rank 2] ...`; return their results in rank order.
 
     fn and args travel by value, so a function typed into a notebook works, lambdas and all. On a rank,
@@ -49,47 +49,57 @@ def run(fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, l
     timeout: seconds from when all ranks have begun until a run that does not end is stopped and explained; what other
         programs on a busy machine keep from the ranks is not counted.
     ledger: keep the ranks' books (up to 200 microseconds per op; turn it off to measure time).
+    fresh: on new processes. Else on those of an earlier run, which are as they were before it (lib/launch/warm.py).
 
     Raises RankError, naming rank, line and values, if a rank fails, if they deadlock, if their calls do not match, or
-    at the timeout; ValueError, TypeError or RuntimeError for what is wrong with the call. No process is left behind.
+    at the timeout; ValueError, TypeError or RuntimeError for what is wrong with the call. After any of these no process
+    of the run is left; all end with this one.
     """
-    return _launch(fn, args, nproc, backend, timeout, ledger, show=True)
+    return _launch(fn, args, nproc, backend, timeout, ledger, fresh, show=True)
 
 
-def capture(fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True) -> Results:
+def capture(
+    fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True, fresh: bool = False
+) -> Results:
     """Like `run`, but prints nothing; what the ranks printed is in the result's `output`."""
-    return _launch(fn, args, nproc, backend, timeout, ledger, show=False)
+    return _launch(fn, args, nproc, backend, timeout, ledger, fresh, show=False)
 
 
-def _launch(fn, args, nproc, backend, timeout, ledger, show):
+def _launch(fn, args, nproc, backend, timeout, ledger, fresh, show):
     if worker.rank_of_this_process is not None:
         raise RuntimeError(
             f"launch.run was called inside rank {worker.rank_of_this_process}: ranks do not launch ranks. "
             "Call it from the notebook, and use dist.new_group for a smaller group."
         )
     _check_call(fn, nproc, timeout)
-    choice = backends.choose(backend, nproc)
-    if show:
-        _say_once(choice)
-    payload = _pack(fn, args)
-    with _one_at_a_time, _folder() as folder:
-        return _run_in(folder, payload, nproc, choice, timeout, ledger, show)
-
-
-@contextlib.contextmanager
-def _folder():
-    """A temporary folder for one run: what is sent, the books, what is printed, the results."""
     try:
-        os.getcwd()
+        choice = backends.choose(backend, nproc)
+        if show:
+            _say_once(choice)
+        payload = _settings(ledger) + _pack(fn, args)
+        with _room_explained(), warm.taken(choice, nproc, fresh) as ranks:
+            return _run_on(ranks, payload, timeout, ledger, show)
+    except KeyboardInterrupt:
+        warm.end_interrupted()
+        raise Stopped from None
+
+
+def _settings(ledger):
+    """A line for the ranks: where they work and what they import is as it is here now."""
+    try:
+        folder = os.getcwd()
     except FileNotFoundError:
         raise RuntimeError(
             "the working directory no longer exists, and ranks begin in it: change to one that does, "
             "as in os.chdir(os.path.expanduser('~'))"
         ) from None
-    folder = None
+    return json.dumps({"folder": folder, "path": sys.path, "argv": sys.argv, "ledger": ledger}).encode() + b"\n"
+
+
+@contextlib.contextmanager
+def _room_explained():
     try:
-        folder = tempfile.mkdtemp(prefix="launch-")
-        yield folder
+        yield
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -97,25 +107,19 @@ def _folder():
             f"no space is left in {tempfile.gettempdir()}, where a run keeps what is sent, the books and the results: "
             "make room there, or start Python with TMPDIR set to another folder"
         ) from None
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run_in(folder, payload, nproc, choice, timeout, ledger, show):
+def _run_on(ranks, payload, timeout, ledger, show):
+    folder, nproc, agent = ranks.begin(), ranks.nproc, ranks.agent
     with open(f"{folder}/payload", "wb") as file:
         file.write(payload)
     for rank in range(nproc):
         lay_out(folder, rank, nproc)
-    books, output = Books(folder, nproc), Output(folder, nproc, show)
-    agent = Agent(worker.main, (folder, choice, ledger, float(timeout)), nproc, folder)
-    agent.start()
-    try:
-        failure = watch(agent, books, output, timeout, ledger)
-    except KeyboardInterrupt:
-        raise Stopped from None
-    finally:
-        agent.kill()  # after a failure or the stop button; does nothing when all have ended
+    books, output = Books(folder, nproc), Output(ranks.folder, nproc, show, earlier=ranks.runs > 0)
+    ranks.go()
+    failure = watch(agent, books, output, timeout, ledger)
+    if failure is not None:
+        agent.kill()
     output.pump(final=True)
     if failure is not None and shutil.disk_usage(folder).free < ROOM:  # whatever the ranks say, this is why
         raise OSError(errno.ENOSPC, "the folder of the run is full")

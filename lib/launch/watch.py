@@ -11,8 +11,7 @@
     patient     ... but the machine can be to blame: a       "no progress", if every rank has been idle for 10 s
                 rank makes a group, or is in an op that
                 all it needs have called
-    leaving     all have returned                            nothing, also when they have not left after 10 s: their
-                                                             results are there, and the books are compared
+    over        all have returned                            nothing
 
     in each     a rank raised, called exit, or is gone       "failed", at once
     in the middle four: the time is over                     "timeout", with the line that each rank is at
@@ -21,6 +20,7 @@ A slow but correct program is never blamed: a rank that computes, sleeps or read
 machine keeps from the ranks (share.py) counts up to 5 minutes.
 """
 
+import time
 from dataclasses import dataclass, field
 
 from lib.launch import stacks
@@ -34,7 +34,6 @@ STALL = 2.0  # seconds without processor time, for ranks blocked below Python
 PATIENCE = 10.0  # the same where the machine can be to blame: a connection that fails is tried again after 1, 3, 7 s
 START = 300.0  # seconds until every rank has begun; on a busy machine that is not the function's fault
 KEPT = 300.0  # seconds that a busy machine may keep from the ranks, and the timeout does not count
-LEAVE = 10.0  # seconds to leave once all have returned: an op on a GPU or a thread of its own may keep a rank
 GRACE = 1.0  # seconds at most between the first failure and the look at the others, for those that are not asleep
 
 
@@ -56,12 +55,14 @@ class Failure:
 
 
 def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure | None:
-    """Wait for the agent, showing output. Returns what went wrong, the ranks still alive; None if all returned."""
-    watched = _Watch(agent, books, timeout, ledger)
-    while not agent.ends_within(0.01):
+    """Wait until all ranks have returned, showing output. Returns what went wrong, the ranks still alive; else None."""
+    watched, pause = _Watch(agent, books, timeout, ledger), 0.0005
+    while watched.look() != "over" and not agent.has_ended:
         output.pump()
-        if watched.look() == "over":
-            break
+        time.sleep(pause)
+        pause = min(0.01, 1.05 * pause)
+    if watched.state != "over":
+        watched.look()  # the agent has ended: with a rank that is gone, or without ranks
     return watched.failure
 
 
@@ -83,7 +84,8 @@ class _Watch:
         if any(head.state == 0 for head in heads):
             return self._starting(heads)
         if all(head.state == RETURNED for head in heads):
-            return self._leaving()
+            self.state = "over"
+            return "over"
         self.spent += self.share.look({head.rank: head.pid for head in heads if head.state == RUNNING})
         signature = _signature(heads)
         if signature != self.signature:
@@ -98,6 +100,7 @@ class _Watch:
 
     def _starting(self, heads):
         self.began, self.spent = now(), 0.0
+        self.agent.wake()
         return self._over("no start", heads, START) if now() - self.launched > START else "starting"
 
     def _running(self, heads):
@@ -129,22 +132,20 @@ class _Watch:
         self.share.expect()
         return "quiet"
 
-    def _leaving(self):
-        if self.state != "leaving":
-            self.state, self.changed = "leaving", now()
-        return "over" if now() - self.changed > LEAVE else "leaving"
-
     def _failed(self, heads):
         first = _gone(self.agent, heads)
         heads = _settled(self.books, self.share)
         gone = [*first, *(rank for rank in _gone(self.agent, heads) if rank not in first)]
-        self.failure = Failure("failed", self.timeout, heads, self.books.read(), gone, {})
+        self.state, self.failure = "over", Failure("failed", self.timeout, heads, self.books.read(), gone, {})
         return "over"
 
     def _over(self, kind, heads, seconds=0.0):
         doing = {rank: _doing(heads[rank].pid, frames) for rank, frames in self._stacks(heads).items()}
         elapsed = now() - self.began
-        self.failure = Failure(kind, seconds, self.books.heads(), self.books.read(), [], doing, elapsed)
+        self.state, self.failure = (
+            "over",
+            Failure(kind, seconds, self.books.heads(), self.books.read(), [], doing, elapsed),
+        )
         return "over"
 
     def _stacks(self, heads):

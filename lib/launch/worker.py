@@ -1,16 +1,22 @@
-"""What runs on a rank: join the group, run the student's function, say in the book how it ended, leave together.
+"""What runs on a rank: join the group; then, run after run, do the student's function and say in the book how it ended.
 
-The forkserver that starts ranks has imported torch and nothing of lib, so this file, and all of lib, is read anew by
-every launch: an edit is seen at once.
+    the parent                                    a rank
+                                                  joins the group, notes how it is (leftovers.py), says RESTED, sleeps
+    writes run 0's payload, says "0"  -------->   wakes, writes its book of run 0: RUNNING ... RETURNED
+    reads the results                             puts back what the function changed, says RESTED, sleeps
+    writes run 1's payload, says "1"  -------->   ...
+
+A rank that cannot be made as it was before says USED, and is ended. One that failed waits for its end, too.
 """
 
 import ctypes
-import faulthandler
+import fcntl
 import gc
 import io
 import json
 import os
 import signal
+import struct
 import sys
 import threading
 import time
@@ -20,42 +26,85 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from lib import backend, ledger
-from lib.launch.watch import KEPT, START
-from lib.ledger.book import EXITED, RAISED, RETURNED, BookReader, BookWriter
+from lib import backend, ledger, peers
+from lib.launch import groups
+from lib.launch.leftovers import Before, listen
+from lib.ledger.book import EXITED, RAISED, RETURNED, BookWriter
 
 rank_of_this_process: int | None = None
 # An autograd.Function with @once_differentiable refers to this module of C++, which is not among the modules. Else
 # cloudpickle takes it, here and in the notebook, for one made up in the notebook, and sends its classes by value.
 sys.modules.setdefault("torch._C._functions", torch._C._functions)
 
+STARTING, RESTED, BUSY, USED = b".r-x"  # what a rank says of itself, in the file `state`
+STATE = struct.Struct("<Bq")  # that, and how many collectives it has called on all ranks' group
+FOR_EVER = 30 * 86_400.0  # seconds: the parent's watch speaks first
 LONGEST = 2000  # characters of an exception's message that are told
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-def main(folder: str, choice: backend.Choice, keep_ledger: bool, timeout: float) -> None:
-    """The entry point that the agent calls on every rank. Results and errors go into `folder`."""
+def main(folder: str, choice: backend.Choice) -> None:
+    """The entry point that the agent calls on every rank. `folder`: this set's, with a folder in it for each run."""
     global rank_of_this_process
-    gc.freeze()  # what the forkserver has imported: to look through it would copy every page of it
+    gc.freeze()  # what the server has imported: to look through it would copy every page of it
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     rank_of_this_process = rank
     _die_with_the_parent()
     _keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's stop reaches all processes; the parent ends the ranks
     stack = open(f"{folder}/stack{rank}", "w")  # noqa: SIM115  open as long as the rank lives
-    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
-    faulthandler.enable(stack)  # a crash goes there too, and not onto the student's screen
+    listen(stack)  # a crash goes there too, and not onto the student's screen
+    for stream in (sys.stdout, sys.stderr):  # so that the parent can empty the file between two runs
+        fcntl.fcntl(stream, fcntl.F_SETFL, fcntl.fcntl(stream, fcntl.F_GETFL) | os.O_APPEND)
     sys.stdout.reconfigure(line_buffering=True)
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", backend.loopback())
+    trouble = before = None
+    try:
+        backend.join(choice, dist.FileStore(f"{folder}/store", world_size), FOR_EVER)
+        peers.count_messages()
+        before = Before(stack)
+    except BaseException as error:
+        trouble = error  # the first run tells it
+    state = os.open(f"{folder}/state", os.O_RDWR)
+    parent = open(f"{folder}/go{rank}")  # noqa: SIM115  open as long as the rank lives
+    _say(state, rank, RESTED)
+    while line := _next(parent):
+        number = int(line)
+        _say(state, rank, BUSY)
+        if before is not None:
+            groups.begin(number)
+        _run(f"{folder}/run{number}", rank, world_size, trouble)
+        left = before.restore()
+        if left:
+            with open(f"{folder}/left{rank}", "w") as file:
+                file.write(left)
+        _say(state, rank, USED if left else RESTED)
+    os._exit(0)  # the parent is gone
+
+
+def _next(parent):
+    """Wait for the parent's word. "" when it is gone. Stopped meanwhile, so that gloo's threads do not wake either."""
+    if sys.platform == "linux" and dist.is_initialized() and dist.get_backend() == "gloo":
+        os.kill(os.getpid(), signal.SIGSTOP)  # the parent continues it, again and again until the run has begun
+    return parent.readline()
+
+
+def _say(state, rank, word):
+    known = rank_of_this_process is not None and dist.is_initialized()
+    calls = dist.group.WORLD._get_sequence_number_for_group() if known else 0
+    os.pwrite(state, STATE.pack(word, calls), rank * STATE.size)
+
+
+def _run(folder, rank, world_size, trouble):
     book = BookWriter(folder, rank, world_size)
     try:
-        store = dist.FileStore(f"{folder}/store", world_size)
-        backend.join(choice, store, START + KEPT + timeout + 30)  # the parent's watch speaks first
+        if trouble is not None:
+            raise trouble
         book.begin()
         with open(f"{folder}/payload", "rb") as file:
-            fn, args = cloudpickle.load(file)
-        if keep_ledger:
+            settings, fn, args = _load(file)
+        if settings["ledger"]:
             ledger.install(book)
         result = fn(*args)
         ledger.finish()
@@ -72,8 +121,16 @@ def main(folder: str, choice: backend.Choice, keep_ledger: bool, timeout: float)
     sys.stdout.flush()
     sys.stderr.flush()
     book.leave(RETURNED)
-    _wait_for_all(folder, world_size)  # to leave early would look like a crash to the others
-    dist.destroy_process_group()
+
+
+def _load(file):
+    """The settings of a run, its function and arguments. Classes are made anew: cloudpickle remembers earlier ones."""
+    settings = json.loads(file.readline())
+    os.chdir(settings["folder"])
+    sys.path[:], sys.argv[:] = settings["path"], settings["argv"]
+    cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
+    cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
+    return settings, *cloudpickle.load(file)
 
 
 def _die_with_the_parent():
@@ -185,10 +242,3 @@ def _short(value):
 
 def _form(value):
     return f"{str(value.dtype)[6:]} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else _short(value)
-
-
-def _wait_for_all(folder, world_size):
-    for rank in range(world_size):
-        book = BookReader(folder, rank)
-        while book.head().state < RETURNED:
-            time.sleep(0.002)

@@ -150,9 +150,8 @@ class Recorder:
         self.queued.close()
 
     def _replace(self, owner, name, make):
-        plain = getattr(owner, name)
-        self.replaced.append((owner, name, plain))
-        setattr(owner, name, make(plain))
+        self.replaced.append((owner, name, vars(owner)[name]))
+        setattr(owner, name, make(getattr(owner, name)))
 
     def _wait(self, plain):
         def wait(work, *args, **kwargs):

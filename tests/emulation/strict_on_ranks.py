@@ -2,7 +2,7 @@
 
     forkserver imports this   ->   backend.join, then install()   fn(*args)   leave(), then ledger.uninstall
 
-`lib.launch.agent.PRELOAD` names this module (see strict_plugin.py); the ranks are forked from the server that
+`lib.launch.server.PRELOAD` names this module (see strict_plugin.py); the ranks are forked from the server that
 imported it.
 """
 

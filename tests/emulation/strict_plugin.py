@@ -13,9 +13,12 @@ from tests.emulation.strict_stream import threshold
 def pytest_configure(config):
     if strict_works.missing() is None:
         strict_works.path()  # compiled before the first rank needs it
-        from lib.launch import agent
+        from lib import launch
+        from lib.launch import server
 
-        agent.PRELOAD = [*agent.PRELOAD, "tests.emulation.strict_on_ranks"]
+        server.PRELOAD = [*server.PRELOAD, "tests.emulation.strict_on_ranks"]
+        for start in (launch.run, launch.capture):  # the rules are installed as a rank joins
+            start.__kwdefaults__["fresh"] = True
 
 
 def pytest_report_header(config):

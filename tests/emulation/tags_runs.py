@@ -16,7 +16,7 @@ import torch
 
 from lib import backend
 from lib.check import framework
-from lib.launch import agent
+from lib.launch import server
 
 
 def main(arguments):
@@ -43,4 +43,4 @@ def as_if_with_gpus():
     plain = backend.choose
     backend.choose = lambda asked, nproc, gpus=None: plain(asked, nproc, 8)
     framework.BACKEND, framework.TIMEOUT = "nccl", 300
-    agent.PRELOAD = [*agent.PRELOAD, "tests.emulation.tags_on_ranks", "lib.launch.worker", "lib.check.framework"]
+    server.PRELOAD = [*server.PRELOAD, "tests.emulation.tags_on_ranks", "lib.launch.worker", "lib.check.framework"]

@@ -5,7 +5,6 @@ import subprocess
 import tempfile
 import time
 from functools import partial
-from importlib import import_module
 from types import SimpleNamespace
 
 import faults
@@ -15,14 +14,16 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, launch
-from lib.launch import agent, watch
+from lib.launch import agent, warm, watch
 
 pytestmark = pytest.mark.usefixtures("on_gloo")  # tests/gpu/hangs.py tries faults under NCCL, where they end otherwise
 
 
 def ranks_alive():
-    """Ranks are children of the forkserver, so grandchildren of this process."""
-    return [rank for child in psutil.Process().children() for rank in child.children()]
+    """Ranks (children of a server, so grandchildren of this process) of sets that do not rest."""
+    family = [rank for child in psutil.Process().children() for rank in child.children()]
+    resting = {pid for ranks in warm._sets if not ranks.busy for pid in ranks.agent.pids()}
+    return [rank for rank in family if rank.pid not in resting]
 
 
 def world_sum():
@@ -124,14 +125,14 @@ def slow_start(monkeypatch, seconds):
 
 def test_the_time_is_counted_from_when_all_ranks_have_begun(monkeypatch):
     slow_start(monkeypatch, 3)
-    assert launch.capture(world_sum, nproc=2, timeout=2) == [2.0, 2.0]
+    assert launch.capture(world_sum, nproc=2, timeout=2, fresh=True) == [2.0, 2.0]
 
 
 def test_ranks_that_do_not_begin_are_told_and_ended(monkeypatch):
     slow_start(monkeypatch, 3)
     monkeypatch.setattr(watch, "START", 0.5)
     with pytest.raises(launch.RankError, match=r"no start within 0\.5 s: ranks 0 and 1 had not begun") as caught:
-        launch.capture(world_sum, nproc=2)
+        launch.capture(world_sum, nproc=2, fresh=True)
     assert caught.value.kind == "no start" and "This is not your function's doing" in str(caught.value)
     assert ranks_alive() == []
 
@@ -157,9 +158,9 @@ def test_a_rank_that_does_not_compute_is_not_said_to(name, says):
     assert caught.value.kind == "timeout" and ranks_alive() == []
 
 
-def test_a_thread_left_behind_costs_neither_the_results_nor_a_process(monkeypatch):
-    monkeypatch.setattr(watch, "LEAVE", 0.5)
+def test_a_thread_left_behind_costs_neither_the_results_nor_a_process():
     assert launch.capture(faults.leaves_a_thread_behind, nproc=2) == [0, 1]
+    assert launch.capture(faults.threads_here, nproc=2) == [0, 0]
     assert ranks_alive() == []
 
 
@@ -280,19 +281,6 @@ def test_a_rank_that_cannot_take_its_device_says_why(monkeypatch):
     assert "cuda" in message.lower() and "exit code" not in message and ranks_alive() == []
 
 
-def never_leaves():
-    dist.destroy_process_group = lambda: time.sleep(60)
-    return world_sum()
-
-
-def test_ranks_that_have_returned_and_do_not_leave_are_ended_and_their_results_kept(monkeypatch):
-    """As on a GPU, when an op that nobody read is still under way: destroying its group takes for ever."""
-    monkeypatch.setattr(watch, "LEAVE", 0.5)
-    began = time.monotonic()
-    assert launch.capture(never_leaves, nproc=2) == [2.0, 2.0]
-    assert time.monotonic() - began < 30 and ranks_alive() == []
-
-
 class Holder:
     def __init__(self):
         self.weights = torch.ones(3)
@@ -329,9 +317,9 @@ def test_a_full_temporary_folder_is_told(tmp_path, monkeypatch, kilobytes):
         pytest.skip("not run: this machine does not let root mount")
     try:
         small = SimpleNamespace(mkdtemp=partial(tempfile.mkdtemp, dir=tmp_path), gettempdir=lambda: str(tmp_path))
-        monkeypatch.setattr(import_module("lib.launch.run"), "tempfile", small)
+        monkeypatch.setattr(warm, "tempfile", small)
         with pytest.raises(RuntimeError, match=r"no space is left in .*: make room there, or start Python with TMPDIR"):
-            launch.capture(fills_its_book, b"x" * 20_000, nproc=2)
+            launch.capture(fills_its_book, b"x" * 20_000, nproc=2, fresh=True)
     finally:
         subprocess.run(["umount", "--lazy", tmp_path], check=True)
     assert ranks_alive() == []

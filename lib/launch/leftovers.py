@@ -1,0 +1,260 @@
+"""What a run may leave in its rank, so that the next run on it sees nothing of it.
+
+    put back              random numbers, default dtype and device, grad mode, torch's threads and precision, printing,
+                          environment, warnings, logging, signal handlers, output streams, peaks of a GPU's memory;
+                          groups that were made are destroyed
+    found, and the rank   a name of torch, its classes, torch.distributed, builtins or lib that is another object than
+    is not used again     before; threads, processes, hooks, modes, ops nobody waited for, modules of the user's own,
+                          meshes (torch caches by them), memory of a GPU that is still in use
+
+Not found: what is changed inside an object that is none of these, such as an entry of a table of torch's, and what C++
+keeps to itself, such as a warning that torch gives once in a process.
+"""
+
+import contextlib
+import faulthandler
+import gc
+import importlib.machinery
+import logging
+import os
+import random
+import signal
+import sys
+import sysconfig
+import threading
+import types
+import warnings
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import device_mesh
+from torch.distributed import distributed_c10d as c10d
+
+from lib import backend, peers
+from lib.launch import groups
+
+LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+NOT_THE_USERS = (LIB, sysconfig.get_paths()["stdlib"], os.path.dirname(os.path.dirname(torch.__file__)))
+MODULES = [
+    "builtins", "os", "time", "random", "math", "threading", "copy", "functools", "warnings", "torch", "torch.nn",
+    "torch.nn.functional", "torch.nn.init", "torch.nn.utils", "torch.nn.modules.module", "torch.autograd",
+    "torch.distributed", "torch.distributed.distributed_c10d",
+]  # fmt: skip
+CLASSES = [torch.Tensor, torch.nn.Parameter, torch.autograd.Function, dist.ProcessGroup, dist.Work]
+HOOKS = [
+    hooks for name, hooks in vars(torch.nn.modules.module).items() if name.startswith("_global_") and "hooks" in name
+]
+BOOK_KEEPING = ("lib.launch", "lib.peers")  # what these hold is about the runs
+MAY_CHANGE = {  # names of lib that may hold something else after a run: what is in them is the same for every run
+    ("lib.collectives.background", "_thread"),
+    ("lib.collectives.p2p", "background_thread"),
+    ("lib.ledger.record", "_kinds"),
+}
+SETTINGS = [  # (how it is read, how it is set)
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
+    (torch.get_rng_state, torch.set_rng_state),
+    (np.random.get_state, np.random.set_state),
+    (lambda: vars(torch._tensor_str.PRINT_OPTS).copy(), vars(torch._tensor_str.PRINT_OPTS).update),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+    (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
+    (lambda: (logging.root.level, list(logging.root.handlers)), lambda before: _restore_logging(*before)),
+    (lambda: list(warnings.filters), lambda filters: _restore_warnings(filters)),
+]
+
+
+class Before:
+    """How this rank was before its first run. `restore()` makes it so again, or says what it cannot make so."""
+
+    def __init__(self, stack):
+        """stack: the file that faulthandler writes to."""
+        self.stack = stack
+        self.names: dict[str, tuple] = {}  # module or class -> (its names, what they hold; copies of lib's tables)
+        for name in MODULES:
+            self._note(sys.modules[name])
+        for kind in [*CLASSES, *_classes_of(torch.nn)]:
+            self.names[_title(kind)] = (kind, dict(vars(kind)), {})
+        for name, module in list(sys.modules.items()):
+            if name.split(".")[0] == "lib" and not name.startswith(BOOK_KEEPING):
+                self._note(module)
+        sys.meta_path.insert(0, _Noting(self._note))
+        self.modules = set(sys.modules)
+        self.threads = set(threading.enumerate())
+        self.environment = dict(os.environ)
+        self.handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        self.streams = (sys.stdin, sys.stdout, sys.stderr, sys.excepthook, sys.displayhook, threading.excepthook)
+        self.files = [os.fstat(number).st_ino for number in (1, 2)]
+        self.group_count = c10d._world.group_count
+        self.settings = [read() for read, _ in SETTINGS]
+        self.on_gpu = backend.device().type == "cuda"
+        self.gpu_bytes = torch.cuda.memory_allocated() if self.on_gpu else 0
+        self.gpu_numbers = torch.cuda.get_rng_state() if self.on_gpu else None
+        self.meshes = _count_meshes()
+        gc.collect()
+        gc.freeze()  # what is here now is not looked through again
+
+    def restore(self) -> str:
+        """To be called after each run. Returns "", or what the run has left that cannot be put back."""
+        try:
+            sys.stdin, sys.stdout, sys.stderr, sys.excepthook, sys.displayhook, threading.excepthook = self.streams
+            sys.settrace(None)
+            sys.setprofile(None)
+            if left := self._left():
+                return left
+            self._put_back()
+            return ""
+        except BaseException as error:
+            return f"{type(error).__name__}: {error}"
+
+    def _left(self):
+        gc.collect()
+        if new := [t.name for t in threading.enumerate() if t not in self.threads and not _is_ours(t)]:
+            return f"the thread {new[0]}"
+        if peers.messages_left():
+            return "a message that nobody waited for"
+        if torch._C._distributed_c10d._get_work_registry_size():
+            return "a collective that nobody waited for"
+        if not dist.is_initialized() or dist.group.WORLD is not self.world():
+            return "another default group"
+        if len(self.meshes) > 0:
+            return "a DeviceMesh"
+        if any(HOOKS):
+            return "a hook on all modules"
+        if torch._C._len_torch_dispatch_stack() or torch._C._autograd._top_saved_tensors_default_hooks(True):
+            return "a mode of torch"
+        if children := _children():
+            return f"the process {children[0]}"
+        if [os.fstat(number).st_ino for number in (1, 2)] != self.files:
+            return "another file for what is printed"
+        for name in sys.modules.keys() - self.modules:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and not file.startswith(NOT_THE_USERS) and "site-packages" not in file:
+                return f"the module {name}"
+        self.modules |= sys.modules.keys()
+        return self._renamed() or self._gpu()
+
+    def _put_back(self):
+        for (_, put), before in zip(SETTINGS, self.settings, strict=True):
+            put(before)
+        torch.set_default_device(backend.device() if self.on_gpu else None)
+        random.seed()
+        if dict(os.environ) != self.environment:
+            os.environ.clear()
+            os.environ.update(self.environment)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self.handlers.items():
+            if handler is not None and signal.getsignal(number) != handler:
+                signal.signal(number, handler)
+        listen(self.stack)
+        groups.destroy_others()
+        if not groups.kept:
+            c10d._world.group_count = self.group_count
+        if self.on_gpu:
+            torch.cuda.set_rng_state(self.gpu_numbers)
+            torch.cuda.reset_peak_memory_stats()
+
+    def world(self):
+        return groups.world
+
+    def _gpu(self):
+        if self.on_gpu and torch.cuda.memory_allocated() > self.gpu_bytes:
+            return f"{torch.cuda.memory_allocated() - self.gpu_bytes} bytes on its GPU"
+        return ""
+
+    def _note(self, module):
+        tables = {}
+        if module.__name__.split(".")[0] == "lib":
+            tables = {n: v.copy() for n, v in vars(module).items() if isinstance(v, (dict, list, set))}
+            tables.pop("__builtins__", None)
+            for kind in _classes_of(module):
+                self.names[_title(kind)] = (kind, dict(vars(kind)), {})
+        self.names[module.__name__] = (module, dict(vars(module)), tables)
+
+    def _renamed(self):
+        """The first name that holds another object than before; "" if none does."""
+        for title, (owner, before, tables) in self.names.items():
+            now = vars(owner)
+            if now != before or any(now[name] != table for name, table in tables.items()):
+                for name in now.keys() | before.keys():
+                    if (title, name) in MAY_CHANGE or name == "__warningregistry__":
+                        continue
+                    new, old = now.get(name), before.get(name)
+                    if name not in before and isinstance(new, types.ModuleType):  # a submodule has been imported
+                        before[name] = new
+                    elif new is not old or (name in tables and new != tables[name]):
+                        return f"another {title}.{name}"
+        return ""
+
+
+class _Noting(importlib.machinery.PathFinder):
+    """Modules of lib that a run imports are noted as they are before anybody could change them."""
+
+    def __init__(self, note):
+        self.note = note
+
+    def find_spec(self, name, path=None, target=None):
+        if not name.startswith("lib."):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            plain = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (plain(module), self.note(module))[0]
+        return spec
+
+
+def listen(stack) -> None:
+    """SIGUSR1 and a crash write this process's stack into the file `stack`, whatever was done to them."""
+    faulthandler.unregister(signal.SIGUSR1)
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+    faulthandler.enable(stack)
+
+
+def _title(kind):
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _classes_of(module):
+    return [k for k in vars(module).values() if isinstance(k, type) and k.__module__.startswith(module.__name__)]
+
+
+def _is_ours(thread):
+    return thread.name.startswith(("lib.launch.", "lib.ledger.")) or getattr(thread, "is_idle", False)
+
+
+def _count_meshes():
+    """A list that gets an entry for every DeviceMesh that is made in this process from now on."""
+    made, plain = [], device_mesh.DeviceMesh.__init__
+
+    def init(mesh, *args, **kwargs):
+        made.append(True)
+        plain(mesh, *args, **kwargs)
+
+    device_mesh.DeviceMesh.__init__ = init
+    return made
+
+
+def _children():
+    """The processes that this one has started and that still run, as far as the system tells."""
+    found = []
+    for thread in os.listdir("/proc/self/task") if os.path.exists("/proc/self/task") else ():
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children") as file:
+            found += file.read().split()
+    return found
+
+
+def _restore_logging(level, handlers):
+    logging.root.setLevel(level)
+    logging.root.handlers[:] = handlers
+
+
+def _restore_warnings(filters):
+    """Also what has been warned of counts as not warned of."""
+    warnings.resetwarnings()
+    warnings.filters[:] = filters

@@ -1,0 +1,102 @@
+"""The processes that ranks are forked from: each has imported torch once, and nothing of lib.
+
+    the kernel's first launch    waits for a server that has imported `PRELOAD`
+    soon after, beside nothing   a second one imports what takes as long again, `LATER`; from then on ranks come from it
+
+A fresh interpreter takes seconds to import torch, and a kernel that has run torch's threads cannot fork. Of lib nothing
+is imported before a rank is made, so that an edit to it is seen. See multiprocessing's forkserver; a program that uses
+that itself has its own, beside ours.
+"""
+
+import contextlib
+import multiprocessing.process
+import os
+import signal
+import threading
+from multiprocessing import forkserver, resource_tracker, spawn
+
+PRELOAD = ["torch", "cloudpickle", "torch.distributed.elastic.agent.server.local_elastic_agent"]
+LATER = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"]
+
+
+class Server:
+    """A process that forks ranks when asked. It ends when this process does, however that ends."""
+
+    def __init__(self, modules: list[str], loaded: bool = False):
+        """loaded: ranks may be forked from it, though the first may have to wait until it has imported `modules`."""
+        self.modules, self.loaded = modules, loaded
+        self.server = forkserver.ForkServer()
+        self.server.set_forkserver_preload(modules)
+
+    def start(self) -> None:
+        """With SIGINT blocked, which it passes on to the ranks: the stop button must not hit it while it imports."""
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.server.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    @property
+    def pid(self) -> int | None:
+        return self.server._forkserver_pid
+
+    def end(self) -> None:
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGCONT)
+            self.server._stop()
+
+    def forget(self) -> None:
+        """In a process that was forked from this one: the server is its parent's, and must not live on with it."""
+        if self.server._forkserver_alive_fd is not None:
+            os.close(self.server._forkserver_alive_fd)
+        self.server = forkserver.ForkServer()
+
+
+@contextlib.contextmanager
+def processes_from(server: Server):
+    """Inside, processes that this thread starts with multiprocessing's forkserver are forked from `server`."""
+    _here.server = server
+    try:
+        yield
+    finally:
+        _here.server = None
+
+
+_here = threading.local()
+_connect, _prepare, _clean = (
+    forkserver.connect_to_new_process, spawn.get_preparation_data, multiprocessing.process._cleanup
+)  # fmt: skip
+
+
+def _ours():
+    return getattr(_here, "server", None)
+
+
+def _connect_to_new_process(fds):
+    return _ours().server.connect_to_new_process(fds) if _ours() else _connect(fds)
+
+
+def _preparation_data(name):
+    """What multiprocessing tells a new process; of ours, without the main module.
+
+    Else every rank would run the user's script again up to its `if __name__ == "__main__":`, and a script without one
+    would launch ranks that launch ranks. Functions of the main module travel by value.
+    """
+    data = _prepare(name)
+    if _ours():
+        data.pop("init_main_from_name", None)
+        data.pop("init_main_from_path", None)
+    return data
+
+
+def _cleanup():
+    """multiprocessing looks at all processes before it starts one. A rank is looked at by its own agent alone: of two
+    that see its end at once, one reads 255 for its exit code."""
+    if not _ours():
+        _clean()
+
+
+forkserver.connect_to_new_process = _connect_to_new_process
+spawn.get_preparation_data = _preparation_data
+multiprocessing.process._cleanup = _cleanup

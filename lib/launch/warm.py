@@ -1,0 +1,318 @@
+"""Ranks that stay: a set of processes that have joined a group does run after run, asleep in between.
+
+    taken      the set for this backend and this many ranks: one that rests, or a new one. After a run that ended well
+               it rests again; else it is ended
+    keeper     a thread; when no run goes on it ends sets that their run left changed, and has one ready of the kind
+               that was used last
+
+Sets end, too, when memory gets short (the oldest first), after `IDLE` seconds, when a file of lib has changed, and with
+this process. On GPUs there is one set at a time.
+"""
+
+import atexit
+import collections
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from lib.backend import Choice
+from lib.launch import server as servers
+from lib.launch import worker
+from lib.launch.agent import Agent, signal_to
+from lib.launch.server import Server
+
+LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+IDLE = 1800.0  # seconds that a set may rest
+IDLE_ON_GPU = 300.0  # the same, where it keeps memory of GPUs
+SETTLE = 10.0  # seconds that ranks may take to put back what a run has changed
+COME = 120.0  # seconds that a set made ahead of a run may take to join
+PER_RANK = 100 << 20  # bytes that a rank takes, until one has been measured
+SHARE = 0.5  # of the memory that is free, a new set may take at most so much
+GRADED = "LAB_REPORT" in os.environ  # each exercise has ranks of its own, and nothing is made ahead
+
+one_at_a_time = threading.RLock()  # a run, or a change to the sets
+reasons: collections.deque = collections.deque(maxlen=100)  # why sets were not used again
+_sets: list["Ranks"] = []  # the one that was used last is the last
+_servers: list[Server] = []  # the last one that has loaded is the one to fork from
+_last: tuple[Choice, int] | None = None  # what ran last: a set for the like is kept ready
+
+
+class Ranks:
+    """One set: its processes, its folder, and a pipe to each rank that tells it to go."""
+
+    def __init__(self, choice: Choice, nproc: int, server: Server):
+        self.choice, self.nproc, self.server, self.sources = choice, nproc, server, _sources()
+        self.runs, self.used, self.pipes, self.agent = 0, time.monotonic(), [], None
+        self.busy = True  # with a run, or with being made
+        self.folder = tempfile.mkdtemp(prefix="launch-")
+        _sets.append(self)  # from here on it will be ended, whatever comes
+        for rank in range(nproc):
+            os.mkfifo(f"{self.folder}/go{rank}")
+            self.pipes.append(os.open(f"{self.folder}/go{rank}", os.O_RDWR))  # for both, so as not to wait for the rank
+        with open(f"{self.folder}/state", "wb") as file:
+            file.write(worker.STATE.pack(worker.STARTING, 0) * nproc)
+        self.agent = Agent(worker.main, (self.folder, choice), nproc, self.folder, server)
+        self.agent.start()
+        self.busy = False
+
+    @property
+    def kind(self) -> tuple:
+        return _kind(self.choice, self.nproc)
+
+    def begin(self) -> str:
+        """The folder of the next run, in which its payload and books are to be laid before `go`."""
+        folder = f"{self.folder}/run{self.runs}"
+        os.mkdir(folder)
+        return folder
+
+    def go(self) -> None:
+        self.agent.watch(True)
+        for pipe in self.pipes:
+            os.write(pipe, b"%d\n" % self.runs)
+        self.runs += 1
+        self.agent.wake()
+
+    def states(self) -> list[tuple[int, int]]:
+        """[(what the rank says of itself, how many collectives it has called), ...]"""
+        with open(f"{self.folder}/state", "rb") as file:
+            return list(worker.STATE.iter_unpack(file.read()))
+
+    def is_as_new(self, seconds: float) -> bool:
+        """Do all ranks rest, as they were before their first run? Waits so long for them to do so."""
+        deadline = time.monotonic() + seconds
+        while True:
+            words, calls = zip(*self.states(), strict=True)
+            if worker.USED in words or self.agent.has_ended or not all(map(self.agent.alive, range(self.nproc))):
+                return False
+            if all(word == worker.RESTED for word in words):
+                return len(set(calls)) == 1
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.001)
+
+    def left(self) -> str:
+        """What the last run left, in words."""
+        for rank in range(self.nproc):
+            with contextlib.suppress(OSError), open(f"{self.folder}/left{rank}") as file:
+                return f"rank {rank}: {file.read()}"
+        return "collectives that not all ranks called, or a rank that did not rest"
+
+    def end(self) -> None:
+        """End its processes now. Can be called again, as after an interrupt."""
+        if self.agent is not None:
+            self.agent.kill()
+        while self.pipes:
+            os.close(self.pipes.pop())
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self in _sets:
+            _sets.remove(self)
+
+
+@contextlib.contextmanager
+def taken(choice: Choice, nproc: int, fresh: bool = False):
+    """A set for one run. If the run fails, or is interrupted, the set is ended. fresh: a new one, ended in any case."""
+    global _last
+    with one_at_a_time:
+        try:
+            ranks = _take(choice, nproc, fresh)
+            yield ranks
+            ranks.agent.watch(False)
+            shutil.rmtree(f"{ranks.folder}/run{ranks.runs - 1}", ignore_errors=True)
+            ranks.busy, ranks.used = fresh, time.monotonic()
+        finally:
+            end_interrupted()
+            _last = choice, nproc
+            _pause(signal.SIGCONT)
+            _keeper.wake()
+
+
+def _take(choice, nproc, fresh):
+    end_interrupted()
+    _pause(signal.SIGSTOP)
+    _end_outdated()
+    kind = _kind(choice, nproc)
+    found = next((r for r in _sets if r.kind == kind and r.server.loaded and not (fresh and r.runs)), None)
+    if found is not None and found.runs and not found.is_as_new(SETTLE):
+        _give_up(found)
+        found = None
+    if found is None:
+        _make_room(choice, nproc)
+        found = Ranks(choice, nproc, _server(choice))
+    found.busy = True
+    _sets.remove(found)
+    _sets.append(found)
+    return found
+
+
+def end_interrupted() -> None:
+    """End the sets that are busy though no run goes on: one failed or was interrupted."""
+    for ranks in [ranks for ranks in _sets if ranks.busy]:
+        ranks.end()
+
+
+def end_all() -> None:
+    """End all ranks of this process: it leaves, or what comes must not meet what was."""
+    global _last
+    _last = None
+    for ranks in list(_sets):
+        ranks.end()
+
+
+def _give_up(ranks):
+    reasons.append(ranks.left())
+    ranks.end()
+
+
+def _end_outdated():
+    sources = _sources()
+    for ranks in [ranks for ranks in _sets if ranks.sources != sources]:
+        ranks.end()
+
+
+def _make_room(choice, nproc):
+    """End sets, the oldest first, until a new one has room."""
+    resting = [ranks for ranks in _sets if not ranks.busy]
+    if choice.ranks_per_gpu:
+        for ranks in [ranks for ranks in resting if ranks.choice.ranks_per_gpu]:
+            ranks.end()
+    measured = [_held(pid) for ranks in resting for pid in ranks.agent.pids()]
+    needed = nproc * max([PER_RANK, *measured])
+    while resting and needed > SHARE * _free():
+        resting.pop(0).end()
+
+
+def _server(choice):
+    """The server to fork from; the first is made here."""
+    ready = [server for server in _servers if server.loaded]
+    if not ready:
+        at_once = GRADED or choice.ranks_per_gpu  # nothing is made ahead, or a context costs more than to import
+        ready = [Server([*servers.PRELOAD, *(servers.LATER if at_once else [])], loaded=True)]
+        _servers.append(ready[0])
+    return ready[-1]
+
+
+def _pause(number):
+    """Stop or continue what is being made ahead: it must not run beside a measurement."""
+    for ranks in [ranks for ranks in _sets if not ranks.server.loaded]:
+        signal_to([pid for pid in (ranks.server.pid, *ranks.agent.pids()) if pid is not None], number)
+
+
+class _Keeper(threading.Thread):
+    """Between the runs: ends what is not to be used again, and makes what will be."""
+
+    def __init__(self):
+        super().__init__(daemon=True, name="lib.launch.keeper")
+        self.asked = threading.Event()
+
+    def wake(self):
+        self.asked.set()
+        if self.ident is None:
+            self.start()
+
+    def run(self):
+        while not _leaving:
+            coming = any(not ranks.server.loaded for ranks in _sets)
+            self.asked.wait(0.1 if coming else 30.0 if _sets else None)
+            self.asked.clear()
+            with one_at_a_time:
+                if not _leaving:
+                    self.look()
+
+    def look(self):
+        global _last
+        now = time.monotonic()
+        for ranks in list(_sets):
+            if ranks.busy or not ranks.server.loaded:
+                continue
+            if now - ranks.used > (IDLE_ON_GPU if ranks.choice.ranks_per_gpu else IDLE):
+                _last = None
+                ranks.end()
+            elif ranks.runs and not ranks.is_as_new(SETTLE):
+                _give_up(ranks)
+        _end_outdated()
+        self.load_later()
+        if _last is not None and not GRADED and not any(r.kind == _kind(*_last) for r in _sets):
+            _make_room(*_last)
+            if not Ranks(*_last, _server(_last[0])).is_as_new(COME):
+                _sets[-1].end()
+
+    def load_later(self):
+        """Make the second server, and a set from it; once that rests, what came from the first is replaced."""
+        if len(_servers) == 1 and _servers[0].modules == servers.PRELOAD and _last is not None:
+            _servers.append(Server([*servers.PRELOAD, *servers.LATER]))
+            Ranks(*_last, _servers[1])
+        for ranks in [ranks for ranks in _sets if not ranks.server.loaded]:
+            if ranks.is_as_new(0):
+                ranks.server.loaded = True
+                for other in [other for other in _sets if other.server is not ranks.server]:
+                    other.end()
+                _servers.pop(0).end()
+            elif ranks.agent.has_ended:
+                ranks.end()
+
+
+def _kind(choice, nproc):
+    return choice.name, choice.ranks_per_gpu, nproc
+
+
+def _sources():
+    """{file of lib: when it was last changed}"""
+    found, folders = {}, [LIB]
+    while folders:
+        for entry in os.scandir(folders.pop()):
+            if entry.name.endswith(".py"):
+                found[entry.path] = entry.stat().st_mtime_ns
+            elif entry.name != "__pycache__" and entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+    return found
+
+
+def _held(pid):
+    """Bytes of memory that a process has for itself, as far as the system tells."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/statm") as file:
+        _, resident, shared, *_ = map(int, file.read().split())
+        return (resident - shared) * os.sysconf("SC_PAGESIZE")
+    return 0
+
+
+def _free():
+    """Bytes of memory that are free, for this machine and for the control group of this process."""
+    free = float("inf")
+    with contextlib.suppress(OSError, StopIteration), open("/proc/meminfo") as file:
+        free = 1024 * int(next(line.split()[1] for line in file if line.startswith("MemAvailable:")))
+    with contextlib.suppress(OSError, ValueError):
+        most, held = (int(Path(f"/sys/fs/cgroup/memory.{which}").read_text()) for which in ("max", "current"))
+        free = min(free, most - held)
+    return free
+
+
+def _forget():
+    """In a process that was forked from this one: the ranks are its parent's."""
+    global one_at_a_time, _keeper, _last
+    one_at_a_time, _keeper, _last = threading.RLock(), _Keeper(), None
+    for server in _servers:
+        server.forget()
+    for ranks in _sets:
+        while ranks.pipes:
+            os.close(ranks.pipes.pop())
+    _sets.clear()
+    _servers.clear()
+
+
+def _leave():
+    global _leaving
+    _leaving = True
+    end_all()
+    for server in _servers:
+        server.end()
+
+
+_leaving = False
+_keeper = _Keeper()
+atexit.register(_leave)
+os.register_at_fork(after_in_child=_forget)
