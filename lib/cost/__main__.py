@@ -7,7 +7,8 @@ python -m lib.cost fit                               fit the parameters again, o
 import argparse
 import sys
 
-from lib.cost import explain, fit, score
+from lib.cost import explain, fit, ranges, score
+from lib.cost.parameters import parameters
 from lib.cost.predict import predict_file
 
 
@@ -40,6 +41,8 @@ def main():
         elif asked.command == "fit":
             cases = fit.cases()
             fit.write(fit.fit(fit.thinned(cases)))
+            parameters.cache_clear()
+            ranges.write(score.residuals())
             score.show("Step time, in sample: absolute percentage error", score.step_time(cases=cases))
         elif asked.command == "predict":
             done, left = predict_file(asked.rows, asked.out)

@@ -10,8 +10,9 @@
 F, I, W: seconds of forward, and of backward's two halves, of a rank's layers for one micro-batch; c: of a message.
 With more micro-batches in flight than 1F1B keeps, only W is put off further; what stays idle is what W cannot fill.
 ZB-H2's line is the paper's schedule (section 2.3) with a message each way for each rank but the first: the four digits
-of table 5. ZB-V and ZB-2p have schedules found by search; their lines are ours, of the same form, and come within half
-a point of the published rates.
+of table 5. The paper's ZB-V and ZB-2p are schedules that a heuristic found. Their lines here are ours, not the paper's:
+what is left if everything but messages can be filled. From m = 4p on they come within half a point of the published
+rates; with fewer micro-batches ZB-2p's is a bound that the heuristic need not reach, between it and ZB-H2's.
 
 The published rates are computed, not measured. For interleaved 1F1B their authors let only the first of p
 micro-batches that come round together wait for the message between the last rank and the first; `patient` does the
@@ -30,6 +31,11 @@ from lib.pipeline.validate import walk
 
 LAYERS = {"1.5B": 24, "6.2B": 32, "14.6B": 48, "28.3B": 64}  # and two less: embedding and loss count as one each
 SCHEDULES = ("1f1b-i", "1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v")
+WITHIN = 0.005  # of a published rate
+SEARCHED = {  # whose numbers these are
+    "zb-2p": "ours: what messages alone leave idle, not the schedule that the paper's heuristic found",
+    "zb-v": "ours: what W cannot fill, not the schedule that the paper's heuristic found",
+}
 
 
 @functools.cache
@@ -98,7 +104,11 @@ def measured_times(model, p, m, micro_batch=None):
 
 
 def published_rate(label, p, m, v, micro_batch=None):
-    """The rate of a row of tables 5 and 8, by its label: model, then schedule last. Raises ValueError."""
+    """(rate, low, high) of a row of tables 5 and 8, by its label: model, then schedule last. Raises ValueError.
+
+    low, high: half a point to both sides, which holds every published rate from m = 4p on; a searched schedule with
+    fewer micro-batches can be as idle as ZB-H2.
+    """
     schedule, model = schedule_of(label), label.split("-")[0]
     if schedule is None:
         raise ValueError(f"{label!r} names no schedule: it should end in one of {', '.join(SCHEDULES)}")
@@ -107,5 +117,10 @@ def published_rate(label, p, m, v, micro_batch=None):
         most = LAYERS[model] // p
         if (v or most) > most:
             raise ValueError(f"{v} stages on each of {p} ranks: {model} has {LAYERS[model]} layers, use at most {most}")
-        return bubble_rate(schedule, p, m, times, message, v or most)  # as many stages as layers
-    return bubble_rate(schedule, p, m, times, message)
+        rate = bubble_rate(schedule, p, m, times, message, v or most)  # as many stages as layers
+    else:
+        rate = bubble_rate(schedule, p, m, times, message)
+    high = rate + WITHIN
+    if schedule == "zb-2p" and m < 4 * p:
+        high = max(high, bubble_rate("zb-h2", p, m, times, message))
+    return rate, max(0.0, rate - WITHIN), high

@@ -1,25 +1,27 @@
-"""Predict published rows: the same metric in the same unit, or the reason why not.
+"""Predict published rows: the same metric in the same unit, with a range, or the reason why not.
 
-    step time and its kin     step.py, metrics.py
+    step time and its kin     step.py, metrics.py; ranges: ranges.py
     peak_mem, fits            memory.py; what fits leaves 17 % of the GPU's memory to peaks that are not modelled
     parts of memory           states or activations of the first stage
-    bubble_rate               bubbles.py
+    bubble_rate               bubbles.py, with a range of its own
     layer_fwd_time ...        one layer of layer.py
 
-A row never stops the run: what is missing is said in `note`.
+A row never stops the run: what is missing is said in `note`, and so is what the row left open and was put in.
 """
 
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from lib.cost.bubbles import published_rate
+from lib.cost.bubbles import SEARCHED, published_rate, schedule_of
 from lib.cost.hardware import GIB
 from lib.cost.layer import layer
 from lib.cost.memory import peak_bytes, stage_memory
 from lib.cost.metrics import TIME_METRICS, from_seconds
 from lib.cost.parameters import parameters
-from lib.cost.rows import Unpredictable, job, number, whole
+from lib.cost.ranges import around
+from lib.cost.rows import Unpredictable, assumed, job, number, whole
 from lib.cost.state import model_state_bytes
 from lib.cost.step import step_seconds
 
@@ -27,8 +29,17 @@ FITS = 0.83  # of the GPU's memory: a published run for which the model says 67 
 UNITS = {"GB": 1e9, "GiB": GIB, "GB(nvidia-smi)": GIB}  # nvidia-smi counts in powers of two
 
 
+class Prediction(NamedTuple):
+    """A row's predicted value and the range that holds 80 % of such rows; None where it cannot be predicted."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    note: str
+
+
 def predict(row, k=None):
-    """(value, note) for a row of the columns of lib.cost.rows. value is None where it cannot be predicted.
+    """The Prediction of a row of the columns of lib.cost.rows.
 
     k: Parameters, those of data/parameters.csv if not given.
     """
@@ -36,9 +47,9 @@ def predict(row, k=None):
     try:
         return _predict(text, k or parameters())
     except (Unpredictable, ValueError) as reason:
-        return None, str(reason)
+        return Prediction(None, None, None, str(reason))
     except KeyError as column:
-        return None, f"the row has no column {column}"
+        return Prediction(None, None, None, f"the row has no column {column}")
 
 
 def _predict(row, k):
@@ -47,18 +58,24 @@ def _predict(row, k):
         return bubble(row)
     if metric == "model_state_mem":
         return zero_states(row)
-    if metric in TIME_METRICS:
-        task = job(row)
-        seconds = sum(step_seconds(*task, k).values())
-        return from_seconds(metric, row["source"], task, seconds), f"{task.plan}; {task.stack.name}"
-    if metric in MEMORY:
-        task = job(row)
-        return MEMORY[metric](row, task), f"{task.plan}; {task.stack.name}"
     if metric in LAYERS:
         return one_layer(row, k)
     if metric == "tflops_per_gpu_without_cp":
         raise Unpredictable("the source does not list the plan it ran without context parallelism")
-    raise Unpredictable(f"metric {metric!r} is not modelled")
+    if metric not in (*MEMORY, *TIME_METRICS, "fits"):
+        raise Unpredictable(f"metric {metric!r} is not modelled")
+    task = job(row)
+    open_ = assumed(row, task)
+    note = f"{task.plan}; {task.stack.name}" + (f"; assumed: {', '.join(open_)}" if open_ else "")
+    if metric in TIME_METRICS:
+        value = from_seconds(metric, row["source"], task, sum(step_seconds(*task, k).values()))
+        return Prediction(value, *around("time", value, task, row["source"]), note)
+    if metric == "fits":
+        peak = peak_bytes(task.model, task.plan, task.stack)
+        low, high = around("memory", peak, task, row["source"])
+        return Prediction(*(int(each < FITS * task.gpu.memory) for each in (peak, high, low)), note)
+    value = MEMORY[metric](row, task)
+    return Prediction(value, *around("memory", value, task, row["source"]), note)
 
 
 def bubble(row):
@@ -69,7 +86,11 @@ def bubble(row):
     m = in_label or (m // b if m and b else None)
     if p is None or m is None:
         raise Unpredictable("pp or the number of micro-batches is not known")
-    return published_rate(label, p, m, v, b), "schedule on the times of Qi et al. 2024, table 9"
+    rate, low, high = published_rate(label, p, m, v, b)
+    note = "schedule on the times of Qi et al. 2024, table 9"
+    if schedule_of(label) in SEARCHED:
+        note += "; " + SEARCHED[schedule_of(label)]
+    return Prediction(rate, low, high, note)
 
 
 def zero_states(row):
@@ -79,7 +100,8 @@ def zero_states(row):
         raise Unpredictable(f"params_b is {row['params_b'] or 'empty'}: it should be billions of parameters")
     shares = [2 / (dp if zero >= 3 else 1), 2 / (dp if zero >= 2 else 1), 12 / (dp if zero >= 1 else 1)]
     undivided = model_state_bytes(billions * 1e9, "mixed")
-    return undivided * sum(shares) / 16 / UNITS.get(row["unit"], 1e9), "2 + 2 + 12 bytes per parameter"
+    value = undivided * sum(shares) / 16 / UNITS.get(row["unit"], 1e9)
+    return Prediction(value, value, value, "2 + 2 + 12 bytes per parameter, exactly")
 
 
 def one_layer(row, k):
@@ -92,7 +114,8 @@ def one_layer(row, k):
     factor = k.factors.get(task.stack.name, 1.0)
     back = times.again.total + times.backward.total
     seconds = {"layer_fwd_time": times.forward.total, "layer_bwd_time": back, "layer_fwd_bwd_time": times.whole.total}
-    return factor * seconds[row["metric"]] * 1e3, f"one layer; {task.stack.name}"
+    value = factor * seconds[row["metric"]] * 1e3
+    return Prediction(value, *around("time", value, task, row["source"]), f"one layer; {task.stack.name}")
 
 
 def _unit(row):
@@ -118,7 +141,6 @@ def _states(row, task):
 
 MEMORY = {
     "peak_mem": lambda row, task: peak_bytes(task.model, task.plan, task.stack) / _unit(row),
-    "fits": lambda row, task: int(peak_bytes(task.model, task.plan, task.stack) < FITS * task.gpu.memory),
     "act_mem": lambda row, task: _activations(task) / _unit(row),
     "act_mem_rel_to_tp_baseline": _share_of_baseline,
     "weight_grad_opt_mem": _states,
@@ -127,7 +149,7 @@ LAYERS = ("layer_fwd_time", "layer_bwd_time", "layer_fwd_bwd_time")
 
 
 def predict_file(rows, out):
-    """Read the CSV file `rows`, write it to `out` with the columns predicted and note. Returns (predicted, not).
+    """Read the CSV file `rows`, write it to `out` with columns predicted, low, high, note. Returns (predicted, not).
 
     Raises ValueError for a file without a header.
     """
@@ -136,12 +158,14 @@ def predict_file(rows, out):
         if not reader.fieldnames:
             raise ValueError(f"{rows} is empty: its first line must name the columns of lib/cost/data/rows.csv")
         columns, content = list(reader.fieldnames), list(reader)
-    done = 0
+    done, new = 0, ["predicted", "low", "high", "note"]
     with open(Path(out), "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns + ["predicted", "note"], extrasaction="ignore", lineterminator="\n")
+        columns += [column for column in new if column not in columns]
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for row in content:
-            value, note = predict(row)
-            done += value is not None
-            writer.writerow({**row, "predicted": "" if value is None else f"{value:.6g}", "note": note})
+            *numbers, note = predict(row)
+            done += numbers[0] is not None
+            cells = ["" if number is None else f"{number:.6g}" for number in numbers]
+            writer.writerow({**row, **dict(zip(new, [*cells, note], strict=True))})
     return done, len(content) - done

@@ -150,8 +150,8 @@ def assumed(row, task):
     """["vocab 51200", ...]: what the row of `task`, a Job, left open, and what was put there."""
     model, plan, base = task.model, task.plan, known_model(row)
     empty = lambda key: number(row, key) is None
-    names = [key for key in (*SIZES, *EXTRAS) if empty(key) and getattr(model, key)]
-    found = [f"{key} {getattr(model, key):g}" for key in names if base or key in SIZES]
+    keys = (*SIZES, *EXTRAS) if base and model.experts else SIZES
+    found = [f"{key} {getattr(model, key):g}" for key in keys if empty(key) and getattr(model, key)]
     if base:
         known = ", ".join(found)
         found = [f"{known} as data/models.csv"] if known else []

@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lib.cost import fit, sweeps
+from lib.cost import fit, ranges, sweeps
 from lib.cost.memory import peak_bytes
 from lib.cost.metrics import hardware_flops
 from lib.cost.parameters import from_values, parameters
 from lib.cost.predict import UNITS
 from lib.cost.published import table
 from lib.cost.rows import Unpredictable, job
+from lib.cost.stacks import DEFAULT_STACK
 
 FOLDS = 5
 
@@ -79,21 +80,25 @@ def step_time(k=None, cases=None):
     return lines([case.source for case in cases], ours, errors(null_seconds(cases), measured))
 
 
+def memory_cases():
+    """[Case] of peak memory, with measured bytes where `fit.cases` has seconds."""
+    found = []
+    for row in fit.table_as_text("rows"):
+        if row["metric"] == "peak_mem":
+            try:
+                task = job(row)
+            except Unpredictable:
+                continue
+            found.append(fit.Case(row["source"], row["row"], task, float(row["value"]) * UNITS[row["unit"]]))
+    return found
+
+
 def memory():
     """[Line] of peak memory. Nothing of it is fitted but two bytes-per-logit counts and two allocators' reserves."""
-    sources, predicted, measured, sizes = [], [], [], []
-    for row in fit.table_as_text("rows"):
-        if row["metric"] != "peak_mem":
-            continue
-        try:
-            task = job(row)
-        except Unpredictable:
-            continue
-        sources.append(row["source"])
-        predicted.append(peak_bytes(task.model, task.plan, task.stack))
-        measured.append(float(row["value"]) * UNITS[row["unit"]])
-        sizes.append(task.gpu.memory)
-    measured, sizes = np.array(measured), np.array(sizes)
+    cases = memory_cases()
+    sources = [case.source for case in cases]
+    predicted = [peak_bytes(case.job.model, case.job.plan, case.job.stack) for case in cases]
+    measured, sizes = (np.array(values) for values in zip(*((c[3], c.job.gpu.memory) for c in cases), strict=True))
     null = sizes * by_source(sources, measured / sizes)
     return lines(sources, errors(predicted, measured), errors(null, measured))
 
@@ -116,6 +121,20 @@ def cross_validated(cases=None, folds=FOLDS, rounds=3):
         k = from_values(fit.fit(fit.thinned(train), start, rounds))
         predicted[fold == i] = fit.seconds(k, test)
     return cases, predicted
+
+
+def residuals():
+    """[row of data/residuals.csv]: errors of step times, cross-validated, and of peak memory."""
+    cases, predicted = cross_validated()
+    factors = parameters().factors
+    of = lambda stack: factors.get(stack, 1.0) / factors[DEFAULT_STACK]
+    found = [
+        ranges.residual("time", c.source, c.row, c.job, c.seconds / ours, of(c.job.stack.name))
+        for c, ours in zip(cases, predicted, strict=True)
+    ]
+    for c in memory_cases():
+        found.append(ranges.residual("memory", c.source, c.row, c.job, c[3] / peak_bytes(*c.job[:2], c.job.stack)))
+    return found
 
 
 def extrapolated(cases=None, most=512, least=1500, rounds=3):

@@ -22,11 +22,10 @@ from lib.cost.memory import peak_bytes
 from lib.cost.parameters import parameters
 from lib.cost.plan import Plan
 from lib.cost.predict import FITS
-from lib.cost.stacks import stacks
+from lib.cost.stacks import DEFAULT_STACK, stacks
 from lib.cost.step import split, step_seconds
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
-DEFAULT_STACK = "megatron-core"
 
 
 class Choice(NamedTuple):

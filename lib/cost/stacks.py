@@ -37,6 +37,8 @@ from typing import NamedTuple
 
 from lib.cost.published import table
 
+DEFAULT_STACK = "megatron-core"  # the planner's
+
 
 class Stack(NamedTuple):
     """A software stack. The defaults are those of a current Megatron-Core."""

@@ -19,7 +19,7 @@ NOT_PREDICTED = {  # and why
 
 
 def test_nearly_every_published_row_is_predicted_and_the_rest_says_why():
-    left = [(row, predict(row)[1]) for row in ROWS if predict(row)[0] is None]
+    left = [(row, predict(row).note) for row in ROWS if predict(row)[0] is None]
     assert len(left) <= 12
     for row, note in left:
         assert any(reason in note for reason in NOT_PREDICTED[row["source"]].split("|")), (row["row"], note)
@@ -52,7 +52,7 @@ def test_there_and_back():
         assert to_seconds(metric, "x", task, from_seconds(metric, "x", task, 12.5)) == pytest.approx(12.5)
 
 
-def test_a_file_comes_back_with_two_columns_more(tmp_path):
+def test_a_file_comes_back_with_four_columns_more(tmp_path):
     rows, out = tmp_path / "rows.csv", tmp_path / "out.csv"
     chosen = [row for row in ROWS if row["source"] in ("korthikanti2022-t5", "nemo-longseq", "zerobubble-t4")]
     with open(rows, "w", newline="") as file:
@@ -62,9 +62,10 @@ def test_a_file_comes_back_with_two_columns_more(tmp_path):
     done, left = predict_file(rows, out)
     with open(out, newline="") as file:
         back = list(csv.DictReader(file))
-    assert list(back[0]) == [*ROWS[0], "predicted", "note"]
+    assert list(back[0]) == [*ROWS[0], "predicted", "low", "high", "note"]
     assert done + left == len(back) == len(chosen) and left > 0
     for row, asked in zip(back, chosen, strict=True):
+        assert not row["predicted"] or float(row["low"]) <= float(row["predicted"]) <= float(row["high"])
         assert bool(row["predicted"]) == (predict(asked)[0] is not None) and row["note"]
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(ValueError, match="is empty: its first line must name the columns"):
@@ -76,11 +77,11 @@ def test_damaged_rows_get_a_reason_and_never_a_crash():
     junk = ["", "x", "-1", "0", "nan", "1e400", "3.5", "1000000", None]
     for row in draw.sample(ROWS, 150):
         for column in draw.sample(sorted(set(row) - {"value"}), 6):
-            value, note = predict({**row, column: draw.choice(junk)})
+            value, low, high, note = predict({**row, column: draw.choice(junk)})
             assert isinstance(note, str) and note
-            assert value is None or value >= 0
+            assert (value is None and low is None) or 0 <= low <= value <= high
         short = {key: row[key] for key in draw.sample(sorted(row), 20)}
-        assert isinstance(predict(short)[1], str)
+        assert isinstance(predict(short).note, str)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_damaged_rows_get_a_reason_and_never_a_crash():
 )
 def test_reasons_name_the_column(changed, says):
     row = next(row for row in ROWS if row["source"] == "korthikanti2022-t5" and row["n_gpus"] == "8")
-    value, note = predict({**row, **changed})
+    value, *_, note = predict({**row, **changed})
     assert value is None and says in note
 
 
