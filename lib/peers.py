@@ -12,7 +12,7 @@ import torch.distributed as dist
 MESSAGES = {"send": "send to", "recv": "receive from"}
 ROOTED = {"broadcast": "broadcast from", "reduce": "reduce to", "scatter": "scatter from", "gather": "gather to"}
 _begun: set[int] = set()  # the ids of the Works of messages that nobody has waited for
-_counts = {"begun": 0, "waited for": 0}
+_counts = {"begun": 0, "waited for": 0, "in the world": 0}
 
 
 def refuse_strangers() -> None:
@@ -43,6 +43,14 @@ def messages_left() -> int:
     return _counts["begun"] - _counts["waited for"]
 
 
+def collectives_called() -> int:
+    """How many collectives this rank has called on the group of all ranks: each must have called as many. gloo only."""
+    world = dist.group.WORLD
+    if world is None or dist.get_backend() != "gloo":
+        return 0
+    return world._get_sequence_number_for_group() - _counts["in the world"]  # gloo counts messages, too
+
+
 def _count(name):
     plain = getattr(dist.ProcessGroup, name)
 
@@ -51,6 +59,7 @@ def _count(name):
         if work is not None:  # NCCL gives none for the members of a batch
             _begun.add(id(work))
             _counts["begun"] += 1
+            _counts["in the world"] += group is dist.group.WORLD
         return work
 
     setattr(dist.ProcessGroup, name, op)

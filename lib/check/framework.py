@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from lib import launch, ledger
 from lib.check.failure import BEGINS, in_its_case
+from lib.launch import groups, warm
 from lib.ledger import audit
 from lib.ledger.read import Ledger
 from lib.ledger.source import place
@@ -143,6 +144,8 @@ def evaluate(exercise: Exercise | Bundle, fn: Callable | tuple[Callable, ...]) -
     """Run and judge, without printing or raising. fn: the student's function; for a Bundle, a tuple of them."""
     fns = fn if isinstance(exercise, Bundle) else (fn,)
     answers = list(zip(exercise.parts, fns, strict=True))
+    if warm.GRADED:
+        warm.end_all()  # what an earlier answer did to its ranks counts for nothing
     outcomes = {}
     for worlds in dict.fromkeys(part.worlds for part in exercise.parts):
         alike = [(part, f) for part, f in answers if part.worlds == worlds]
@@ -206,7 +209,8 @@ def _measure_all(*fns_measures_folder):
     seen = []
     for number, (fn, (name, measure)) in enumerate(zip(fns, measures.items(), strict=True)):
         ledger.mark(BEGINS + name)
-        seen.append(measure(fn))
+        with groups.kept_for_checks():
+            seen.append(measure(fn))
         ledger.mark("")
         if len(fns) > 1:
             torch.save(seen[-1], f"{folder}/{number}-{dist.get_rank()}", pickle_module=cloudpickle)

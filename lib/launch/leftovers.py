@@ -183,7 +183,7 @@ class Before:
             now = vars(owner)
             if now != before or any(now[name] != table for name, table in tables.items()):
                 for name in now.keys() | before.keys():
-                    if (title, name) in MAY_CHANGE or name == "__warningregistry__":
+                    if (title, name) in MAY_CHANGE or name in ("__warningregistry__", "__slotnames__"):
                         continue
                     new, old = now.get(name), before.get(name)
                     if name not in before and isinstance(new, types.ModuleType):  # a submodule has been imported
