@@ -1,6 +1,6 @@
 """python -m lib.cost score                          errors against published runs
 python -m lib.cost predict ROWS.csv --out OUT.csv    predict rows of the columns of lib/cost/data/rows.csv
-python -m lib.cost plan --model gpt-3-175b --gpu A100-80GB --gpus 1024 --batch 1536     every plan that fits, ranked
+python -m lib.cost plan --model gpt-3-175b --gpu A100-80GB --gpus 1024 --batch 1536     what fits, how fast, how sure
 python -m lib.cost fit                               fit the parameters again, on lib/cost/data/rows.csv
 """
 
@@ -9,7 +9,10 @@ import sys
 
 from lib.cost import explain, fit, ranges, score
 from lib.cost.parameters import parameters
+from lib.cost.plan import RECOMPUTE
 from lib.cost.predict import predict_file
+
+FIXED = ("tp", "pp", "dp", "cp", "ep", "v", "micro_batch", "zero")
 
 
 def parser():
@@ -28,6 +31,10 @@ def parser():
     plan.add_argument("--batch", type=int, required=True, help="sequences per step, over all GPUs")
     plan.add_argument("--seq", type=int, help="tokens per sequence (default: the model's, 2048)")
     plan.add_argument("--precision", default="bf16", choices=("bf16", "fp8", "fp4"))
+    plan.add_argument("--tokens", type=float, default=1e9, help="of the whole training, for GPU-hours (default: 1e9)")
+    for name in FIXED:
+        plan.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"only plans with this {name}")
+    plan.add_argument("--recompute", choices=RECOMPUTE, help="only plans that recompute this")
     plan.add_argument("--show", type=int, default=10, help="how many of the best plans to print")
     return commands
 
@@ -48,8 +55,10 @@ def main():
             done, left = predict_file(asked.rows, asked.out)
             print(f"{done} rows predicted, {left} not (their reason is in the column note): {asked.out}")
         else:
-            shown = asked.gpus, asked.batch, asked.seq, asked.precision, asked.show
-            print(explain.report(asked.model, asked.gpu, *shown))
+            fixed = {name: getattr(asked, name) for name in (*FIXED, "recompute")}
+            fixed = {name: value for name, value in fixed.items() if value is not None}
+            job = asked.gpus, asked.batch, asked.seq, asked.precision, asked.show, asked.tokens, fixed
+            print(explain.report(asked.model, asked.gpu, *job))
     except (ValueError, OSError) as reason:
         sys.exit(f"{asked.command}: {reason}")
 

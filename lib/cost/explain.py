@@ -8,10 +8,11 @@ The runner-up is the best plan with other degrees: plans that differ only in ZeR
 """
 
 from lib.cost.hardware import GIB, gpu
-from lib.cost.predict import FITS
-from lib.cost.search import DEFAULT_STACK, depths, powers, search, smallest
+from lib.cost.ranges import around
+from lib.cost.remedies import impossible
+from lib.cost.search import search
 from lib.cost.shapes import load
-from lib.cost.stacks import stacks
+from lib.cost.stacks import DEFAULT_STACK, stacks
 from lib.cost.step import step_seconds
 
 WORDS = {
@@ -56,67 +57,54 @@ def worth_showing(found):
     return shown
 
 
-def impossible(model, device, gpus, batch):
-    """What stands in the way if no plan fits, and what would make one possible."""
-    least = smallest(model, device, gpus, batch)
-    if least is None:
-        whole = [tp for tp in powers(8) if gpus % tp == 0 and model.heads % tp == 0]
-        least_dp = min(gpus // (tp * pp) for tp in whole for pp in depths(model.layers, gpus // tp))
-        near = [str(n * least_dp) for n in (batch // least_dp, -(-batch // least_dp)) if n]
-        return (
-            f"global batch {batch} is not divisible: {gpus} GPUs leave at least dp {least_dp} (tp up to 8, pp up to "
-            f"{model.layers} layers), and dp must divide the batch: use {' or '.join(near)}"
-        )
-    room = FITS * device.memory
-    more = least.memory / room
-    enough = next((n for n in (gpus * 2**i for i in range(1, 12)) if _fits(model, device, n, batch)), None)
-    text = (
-        f"nothing fits: the plan that needs least, {least.plan}, takes {least.memory / GIB:.0f} GiB on its fullest "
-        f"GPU, and {room / GIB:.0f} of {device.memory / GIB:.0f} GiB are usable ({more:.1f} times too much).\n"
-    )
-    if enough:
-        return text + f"Use {enough} GPUs, or GPUs with {least.memory / FITS / GIB:.0f} GiB, or shorter sequences."
-    return text + f"Use GPUs with {least.memory / FITS / GIB:.0f} GiB, or shorter sequences: more GPUs do not help."
+def hours(seconds, gpus, tokens_per_step, tokens):
+    """GPU-hours of training on `tokens` tokens."""
+    return tokens / tokens_per_step * seconds * gpus / 3600
 
 
-def _fits(model, device, gpus, batch):
-    least = smallest(model, device, gpus, batch)
-    return least is not None and least.memory <= FITS * device.memory
+def report(name, device, gpus, batch, seq=None, precision="bf16", show=10, tokens=1e9, fixed=None):
+    """The text of `python -m lib.cost plan`: what fits, fastest first, how sure that is, and why the best wins.
 
-
-def report(name, device, gpus, batch, seq=None, precision="bf16", show=10):
-    """The text of `python -m lib.cost plan`.
-
-    name: of a model, or a .json file; device: of a GPU; gpus: how many; batch: sequences per step; seq: tokens in each.
+    name: of a model, or a .json file; device: of a GPU; gpus: how many; batch: sequences per step; seq: tokens in each;
+    tokens: of the whole training; fixed: {field of Plan: value} that every plan must have.
     Raises ValueError for names that are not known, and for a request that cannot be met, with what would make it
     possible.
     """
     model, device = load(name, seq), gpu(device)
     if gpus < 1 or batch < 1:
         raise ValueError(f"{gpus} GPUs and a batch of {batch}: both must be at least 1")
-    found = search(model, device, gpus, batch, precision=precision)
+    found = search(model, device, gpus, batch, precision=precision, fixed=fixed)
     if not found:
-        raise ValueError(impossible(model, device, gpus, batch))
+        raise ValueError(impossible(model, device, gpus, batch, precision, fixed))
     stack = stacks()[DEFAULT_STACK]
     lines = [
         f"{model.name}: {model.parameters / 1e9:.1f}B parameters, {batch} sequences of {model.seq} tokens, "
         f"{gpus} {device.name}, {precision}, stack {stack.name}",
-        f"{len(found)} plans fit\n",
-        f"{'step':>9}  {'memory':>9}  {'MFU':>5}  plan",
+        f"{len(found)} plans fit; in brackets what 4 of 5 such runs take, on clusters and stacks not measured before\n",
+        f"{'step':>9}  {'(range)':>14}  {'memory':>9}  {'MFU':>5}  {'GPU-hours':>11}  plan",
     ]
-    peak = gpus * device.peak(precision)
-    operations = model.flops_per_token() * batch * model.seq
+    peak, per_step = gpus * device.peak(precision), batch * model.seq
+    operations = model.flops_per_token() * per_step
     for choice in worth_showing(found)[:show]:
-        mfu = operations / choice.seconds / peak
-        lines.append(f"{choice.seconds:7.2f} s  {choice.memory / GIB:5.1f} GiB  {mfu:5.1%}  {choice.plan}")
-    best = step_seconds(model, found[0].plan, device, stack)
+        low, high = around("time", choice.seconds, (model, choice.plan, device, stack))
+        cells = f"{choice.seconds:7.2f} s  {f'({low:.2f} - {high:.2f})':>14}  {choice.memory / GIB:5.1f} GiB"
+        took = hours(choice.seconds, gpus, per_step, tokens)
+        lines.append(f"{cells}  {operations / choice.seconds / peak:5.1%}  {took:11,.0f}  {choice.plan}")
+    fastest = found[0]
+    best, task = step_seconds(model, fastest.plan, device, stack), (model, fastest.plan, device, stack)
+    low, high = (hours(s, gpus, per_step, tokens) for s in around("time", fastest.seconds, task))
+    days = f"{low / gpus / 24:.3g} to {high / gpus / 24:.3g} days"
+    lines.append(f"\n{tokens:.3g} tokens take {low:,.0f} to {high:,.0f} GPU-hours, {days}.")
+    low, high = around("memory", fastest.memory, task)
+    lines.append(f"Memory of the best: {low / GIB:.0f} to {high / GIB:.0f} of {device.memory / GIB:.0f} GiB.")
     spent = sorted(best.items(), key=lambda item: -item[1])
-    lines.append("\nThe best spends " + ", ".join(f"{s:.2f} s on {WORDS[name]}" for name, s in spent[:4]) + ".")
+    lines.append("It spends " + ", ".join(f"{s:.2f} s on {WORDS[name]}" for name, s in spent[:4]) + ".")
     second = runner_up(found)
     if second:
         (worst, lost), (saved, gained) = compare(best, step_seconds(model, second.plan, device, stack))
-        longer = second.seconds - found[0].seconds
-        lines.append(f"The best with other degrees, {second.plan}, takes {longer:.2f} s longer:")
+        lines.append(
+            f"The best with other degrees, {second.plan}, takes {second.seconds - fastest.seconds:.2f} s longer:"
+        )
         saves = f" and saves {-gained:.2f} s on {WORDS[saved]}" if gained < -0.005 else ""
         lines.append(f"it loses {lost:.2f} s on {WORDS[worst]}{saves}.")
     return "\n".join(lines)

@@ -34,10 +34,10 @@ class Case(NamedTuple):
     seconds: float
 
 
-def cases():
-    """[Case] of data/rows.csv: for each row of a source its first metric that is a step time in other words."""
+def cases(name="rows"):
+    """[Case] of data/`name`.csv: for each row of a source its first metric that is a step time in other words."""
     found = {}
-    for row in table_as_text("rows"):
+    for row in table_as_text(name):
         key = row["source"], row["row"]
         if row["metric"] not in TIME_METRICS or key in found:
             continue

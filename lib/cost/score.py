@@ -191,7 +191,7 @@ def main():
     sources = [case.source for case in cases]
     show("Step time, in sample: absolute percentage error", step_time(cases=cases))
     show("Peak memory", memory())
-    sweeps.show(sweeps.sweeps(cases=cases))
+    sweeps.show(sweeps.sweeps())
     _, predicted = cross_validated(cases)
     null = errors(null_seconds(cases), measured)
     show("Step time, cross-validated by configuration group", lines(sources, errors(predicted, measured), null))

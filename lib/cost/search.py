@@ -90,16 +90,18 @@ def plans(model, gpu, gpus, batch, stack, precision="bf16"):
                                     yield Plan(batch, b, tp, pp, dp, cp, ep, v, zero, recompute, tp > 1, precision)
 
 
-def search(model, gpu, gpus, batch, stack=None, precision="bf16", k=None):
+def search(model, gpu, gpus, batch, stack=None, precision="bf16", k=None, fixed=None):
     """[Choice] of every plan that fits, fastest first; empty if none does.
 
     model: a Model; gpu: a GPU; gpus: how many; batch: sequences per step; stack: a Stack, Megatron-Core's if not given;
-    precision: of matrix products, "bf16", "fp8" or "fp4"; k: Parameters.
+    precision: of matrix products, "bf16", "fp8" or "fp4"; k: Parameters; fixed: {field of Plan: value} that all have.
     """
     stack, k = stack or stacks()[DEFAULT_STACK], k or parameters()
     room = FITS * gpu.memory
     layers, found = {}, []
     for plan in plans(model, gpu, gpus, batch, stack, precision):
+        if any(getattr(plan, key) != value for key, value in (fixed or {}).items()):
+            continue
         if least_bytes(model, plan, stack) > room:
             continue
         memory = peak_bytes(model, plan, stack)
@@ -119,7 +121,11 @@ def least_bytes(model, plan, stack):
 
 
 def smallest(model, gpu, gpus, batch, stack=None, precision="bf16"):
-    """The Choice that needs least memory, whether it fits or not; None if no plan divides the batch."""
+    """The Choice that needs least memory, whether it fits or not; None if no plan divides the batch.
+
+    Its micro-batch is 1, it recomputes everything and does not interleave: whatever else is chosen, that needs least.
+    """
     stack = stack or stacks()[DEFAULT_STACK]
-    space = plans(model, gpu, gpus, batch, stack, precision)
+    everything = plans(model, gpu, gpus, batch, stack, precision)
+    space = (plan for plan in everything if plan.micro_batch == plan.v == 1 and plan.recompute == "full")
     return min((Choice(p, 0.0, peak_bytes(model, p, stack)) for p in space), key=lambda c: c.memory, default=None)

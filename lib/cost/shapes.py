@@ -156,6 +156,12 @@ def load(name, seq=None):
         missing = {"layers", "hidden", "heads", "vocab", "seq"} - set(fields)
         if missing:
             raise ValueError(f"{name} lacks {', '.join(sorted(missing))}: give layers, hidden, heads, vocab and seq")
+        experts, topk = fields.get("experts", 0), fields.get("topk", 0)
+        if bool(experts) != bool(topk) or topk > experts or (experts and not fields.get("ffn")):
+            raise ValueError(
+                f"{name}: experts {experts}, topk {topk}, ffn {fields.get('ffn')}: a mixture needs all three, ffn "
+                f"being the width of one expert, and topk of at most experts"
+            )
         model = shape(**fields)
     elif name in known():
         model = known()[name]

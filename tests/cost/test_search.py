@@ -14,7 +14,6 @@ from lib.cost.search import DEFAULT_STACK, chunks, depths, plans, search
 from lib.cost.shapes import load
 from lib.cost.stacks import stacks
 from lib.cost.step import split, step_seconds
-from lib.cost.sweeps import sweeps
 
 A100, STACK = gpu("A100-80GB"), stacks()[DEFAULT_STACK]
 
@@ -102,7 +101,7 @@ def test_experts_are_spread():
 def test_the_report_says_why(capsys):
     text = explain.report("gpt-3-175b", "A100-80GB", 1024, 1536, show=5)
     assert "174.6B parameters" in text and "plans fit" in text
-    assert "The best spends" in text and "takes" in text and "longer:" in text and "it loses" in text
+    assert "It spends" in text and "takes" in text and "longer:" in text and "it loses" in text
 
 
 @pytest.mark.parametrize(
@@ -158,13 +157,3 @@ def test_problems_name_the_numbers():
     assert "200 stages, but there are 96 layers" in Plan(8, pp=100, v=2).problem(model)
     assert "ep 8 does not divide 0 experts" in Plan(8, ep=8, dp=8).problem(model)
     assert Plan(64, 1, tp=8, pp=8, dp=8).problem(model) is None
-
-
-def test_on_published_sweeps_the_choice_costs_little():
-    """The plan that the model would choose, measured, against the best measured: 11 % at worst, 3 % on average, where
-    the slowest plan of a sweep takes 1.1 to 4 times the best's time."""
-    found = sweeps()
-    assert len(found) >= 7
-    assert max(sweep.chosen for sweep in found) < 1.12
-    assert sum(sweep.chosen for sweep in found) / len(found) < 1.04
-    assert all(0.93 < sweep.predicted < 1.07 for sweep in found)
