@@ -1,0 +1,72 @@
+"""What the planner says beside a ranking: how sure, GPU-hours, and what would make it fit; and how soon it says so."""
+
+import re
+import time
+from dataclasses import replace
+
+import pytest
+
+from lib.cost.__main__ import main
+from lib.cost.explain import hours, report
+from lib.cost.hardware import gpu
+from lib.cost.predict import FITS
+from lib.cost.remedies import freed, impossible
+from lib.cost.search import search, smallest
+from lib.cost.shapes import load
+
+A100 = gpu("A100-80GB")
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "gpus", "batch", "seq"),
+    [("gpt-1t", "A100-80GB", 3072, 3072, 2048), ("deepseek-v3", "H800", 2048, 15360, 4096)],
+)
+def test_large_jobs_are_planned_within_a_second(name, device, gpus, batch, seq):
+    """Seconds of this processor's time: other work on the machine does not count."""
+    began = time.process_time()
+    text = report(name, device, gpus, batch, seq)
+    assert time.process_time() - began < 1.0
+    assert "plans fit" in text and "GPU-hours" in text and "MFU" in text
+
+
+def test_ranges_and_hours_are_in_the_report():
+    text = report("gpt-3-175b", "A100-80GB", 1024, 1536, show=1, tokens=300e9)
+    seconds, low, high = map(float, re.search(r"([\d.]+) s +\(([\d.]+) - ([\d.]+)\)", text).groups())
+    assert low < seconds < high
+    least, most = (float(n.replace(",", "")) for n in re.search(r"take ([\d,]+) to ([\d,]+) GPU-hours", text).groups())
+    assert least == pytest.approx(low / seconds * hours(seconds, 1024, 1536 * 2048, 300e9), rel=0.01) and least < most
+
+
+def test_hours():
+    assert hours(36.0, 100, 1e6, 1e9) == 1000 * 36 * 100 / 3600
+
+
+def test_what_was_asked_for_is_kept_and_what_stands_in_the_way_is_named():
+    model = load("gpt-3-175b")
+    found = search(model, A100, 256, 1536, fixed={"tp": 4, "zero": 1})
+    assert found and all(choice.plan.tp == 4 and choice.plan.zero == 1 for choice in found)
+    text = impossible(model, A100, 256, 1536, fixed={"tp": 1, "pp": 4})
+    assert text.startswith("no plan with tp 1, pp 4 fits; these would:") and "tp other than 1: tp8" in text
+    assert len(freed(model, A100, 256, 1536, "bf16", {"tp": 1, "pp": 4})) == 2
+
+
+def test_remedies_work():
+    """Twice as many GPUs, more memory, a shorter sequence: each that is named fits, and half as much does not."""
+    model, device = replace(load("llama3-405b"), seq=131072), gpu("H100-80GB")
+    text = impossible(model, device, 64, 64)
+    more = int(re.search(r"Use (\d+) GPUs", text)[1])
+    larger = re.search(r"GPUs with more memory: ([\w, ]+)", text)[1].split(", ")
+    fits = lambda n, device, model=model: smallest(model, device, n, 64).memory <= FITS * device.memory
+    assert fits(more, device) and not fits(more // 2, device)
+    assert larger and all(fits(64, gpu(name)) for name in larger)
+
+
+def test_the_command_line_takes_what_is_fixed(capsys, monkeypatch):
+    words = "plan --model llama3-70b --gpu H100-80GB --gpus 64 --batch 128 --tp 4 --micro-batch 2 --recompute none"
+    monkeypatch.setattr("sys.argv", ["lib.cost", *words.split(), "--tokens", "2e12", "--show", "3"])
+    main()
+    out = capsys.readouterr().out
+    assert all(
+        "tp4" in line and "b2" in line for line in out.splitlines() if "recompute=none" in line and "GiB" in line
+    )
+    assert "2e+12 tokens take" in out
