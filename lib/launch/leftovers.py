@@ -46,7 +46,8 @@ HOOKS = [
     hooks for name, hooks in vars(torch.nn.modules.module).items() if name.startswith("_global_") and "hooks" in name
 ]
 BOOK_KEEPING = ("lib.launch", "lib.peers")  # what these hold is about the runs
-MAY_CHANGE = {  # names of lib that may hold something else after a run: what is in them is the same for every run
+MAY_CHANGE = {  # names that may hold something else after a run: it is the same for every run, or is put back
+    ("torch.distributed.distributed_c10d", "_group_count"),
     ("lib.collectives.background", "_thread"),
     ("lib.collectives.p2p", "background_thread"),
     ("lib.ledger.record", "_kinds"),
@@ -103,13 +104,13 @@ class Before:
     def restore(self) -> str:
         """To be called after each run. Returns "", or what the run has left that cannot be put back."""
         try:
-            sys.stdin, sys.stdout, sys.stderr, sys.excepthook, sys.displayhook, threading.excepthook = self.streams
-            sys.settrace(None)
-            sys.setprofile(None)
-            if left := self._left():
-                return left
             self._put_back()
-            return ""
+            left = self._left()
+            if not left:
+                groups.destroy_others()
+                if not groups.kept:
+                    c10d._world.group_count = self.group_count
+            return left
         except BaseException as error:
             return f"{type(error).__name__}: {error}"
 
@@ -121,7 +122,7 @@ class Before:
             return "a message that nobody waited for"
         if torch._C._distributed_c10d._get_work_registry_size():
             return "a collective that nobody waited for"
-        if not dist.is_initialized() or dist.group.WORLD is not self.world():
+        if not dist.is_initialized() or dist.group.WORLD is not groups.world:
             return "another default group"
         if len(self.meshes) > 0:
             return "a DeviceMesh"
@@ -141,6 +142,9 @@ class Before:
         return self._renamed() or self._gpu()
 
     def _put_back(self):
+        sys.stdin, sys.stdout, sys.stderr, sys.excepthook, sys.displayhook, threading.excepthook = self.streams
+        sys.settrace(None)
+        sys.setprofile(None)
         for (_, put), before in zip(SETTINGS, self.settings, strict=True):
             put(before)
         torch.set_default_device(backend.device() if self.on_gpu else None)
@@ -153,15 +157,9 @@ class Before:
             if handler is not None and signal.getsignal(number) != handler:
                 signal.signal(number, handler)
         listen(self.stack)
-        groups.destroy_others()
-        if not groups.kept:
-            c10d._world.group_count = self.group_count
         if self.on_gpu:
             torch.cuda.set_rng_state(self.gpu_numbers)
             torch.cuda.reset_peak_memory_stats()
-
-    def world(self):
-        return groups.world
 
     def _gpu(self):
         if self.on_gpu and torch.cuda.memory_allocated() > self.gpu_bytes:

@@ -66,13 +66,8 @@ def capture(
 
 
 def _launch(fn, args, nproc, backend, timeout, ledger, fresh, show):
-    if worker.rank_of_this_process is not None:
-        raise RuntimeError(
-            f"launch.run was called inside rank {worker.rank_of_this_process}: ranks do not launch ranks. "
-            "Call it from the notebook, and use dist.new_group for a smaller group."
-        )
-    _check_call(fn, nproc, timeout)
     try:
+        _check_call(fn, nproc, timeout)
         choice = backends.choose(backend, nproc)
         if show:
             _say_once(choice)
@@ -157,6 +152,11 @@ def _collect(folder, nproc, books, output, ledger, show):
 
 
 def _check_call(fn, nproc, timeout):
+    if worker.rank_of_this_process is not None:
+        raise RuntimeError(
+            f"launch.run was called inside rank {worker.rank_of_this_process}: ranks do not launch ranks. "
+            "Call it from the notebook, and use dist.new_group for a smaller group."
+        )
     if not callable(fn):
         raise TypeError(f"launch.run runs a function, not {fn!r}: write launch.run(my_function, arg1, arg2, nproc=4)")
     if isinstance(nproc, bool) or not isinstance(nproc, int):

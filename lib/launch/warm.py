@@ -87,13 +87,16 @@ class Ranks:
         deadline = time.monotonic() + seconds
         while True:
             words, calls = zip(*self.states(), strict=True)
-            if worker.USED in words or self.agent.has_ended or not all(map(self.agent.alive, range(self.nproc))):
+            if worker.USED in words or not self.is_alive():
                 return False
             if all(word == worker.RESTED for word in words):
                 return len(set(calls)) == 1
-            if time.monotonic() > deadline:
+            if _leaving or time.monotonic() > deadline:
                 return False
             time.sleep(0.001)
+
+    def is_alive(self) -> bool:
+        return not self.agent.has_ended and all(map(self.agent.alive, range(self.nproc)))
 
     def left(self) -> str:
         """What the last run left, in words."""
@@ -137,7 +140,7 @@ def _take(choice, nproc, fresh):
     _end_outdated()
     kind = _kind(choice, nproc)
     found = next((r for r in _sets if r.kind == kind and r.server.loaded and not (fresh and r.runs)), None)
-    if found is not None and found.runs and not found.is_as_new(SETTLE):
+    if found is not None and not (found.is_as_new(SETTLE) if found.runs else found.is_alive()):
         _give_up(found)
         found = None
     if found is None:
@@ -307,6 +310,8 @@ def _forget():
 def _leave():
     global _leaving
     _leaving = True
+    with contextlib.suppress(RuntimeError):
+        one_at_a_time.acquire(timeout=5.0)  # until the keeper has put down what it does
     end_all()
     for server in _servers:
         server.end()

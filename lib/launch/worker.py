@@ -14,7 +14,9 @@ import fcntl
 import gc
 import io
 import json
+import multiprocessing
 import os
+import select
 import signal
 import struct
 import sys
@@ -67,7 +69,7 @@ def main(folder: str, choice: backend.Choice) -> None:
     except BaseException as error:
         trouble = error  # the first run tells it
     state = os.open(f"{folder}/state", os.O_RDWR)
-    parent = open(f"{folder}/go{rank}")  # noqa: SIM115  open as long as the rank lives
+    parent = os.open(f"{folder}/go{rank}", os.O_RDONLY)
     _say(state, rank, RESTED)
     while line := _next(parent):
         number = int(line)
@@ -84,10 +86,11 @@ def main(folder: str, choice: backend.Choice) -> None:
 
 
 def _next(parent):
-    """Wait for the parent's word. "" when it is gone. Stopped meanwhile, so that gloo's threads do not wake either."""
-    if sys.platform == "linux" and dist.is_initialized() and dist.get_backend() == "gloo":
+    """Wait for the parent's word; b"" when it is gone. Stopped meanwhile, so that gloo's threads do not wake either."""
+    stops = sys.platform == "linux" and dist.is_initialized() and dist.get_backend() == "gloo"
+    while stops and not select.select([parent], [], [], 0)[0]:
         os.kill(os.getpid(), signal.SIGSTOP)  # the parent continues it, again and again until the run has begun
-    return parent.readline()
+    return os.read(parent, 20)
 
 
 def _say(state, rank, word):
@@ -140,6 +143,8 @@ def _die_with_the_parent():
         os.close(alive)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: with the forkserver we die
+        if not multiprocessing.parent_process().is_alive():  # it went before this, and so did the server
+            os._exit(1)
         return
     parent = os.getppid()
 

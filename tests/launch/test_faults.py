@@ -58,10 +58,14 @@ FAULTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("earlier", [0, 2])
 @pytest.mark.parametrize(("name", "nproc", "kind", "says"), FAULTS, ids=[row[0] for row in FAULTS])
-def test_a_fault_is_named_and_leaves_nothing(name, nproc, kind, says):
+def test_a_fault_is_named_and_leaves_nothing(name, nproc, kind, says, earlier):
+    """In the first run of its ranks, and in the third."""
+    for _ in range(earlier):
+        assert launch.capture(world_sum, nproc=nproc) == [float(nproc)] * nproc
     with pytest.raises(launch.RankError) as caught:
-        launch.capture(getattr(faults, name), nproc=nproc, timeout=30)
+        launch.capture(getattr(faults, name), nproc=nproc, timeout=30, fresh=not earlier)
     message = str(caught.value)
     print(message)
     assert caught.value.kind == kind, message

@@ -14,41 +14,9 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from programs import eventually, finish
 
 from lib import backend, launch
-
-
-@pytest.fixture
-def program():
-    """Start a Python program of its own, as a user would have written it; whatever happens, it ends with the test."""
-    started = []
-
-    def start(body, **env):
-        process = subprocess.Popen(
-            [sys.executable, "-u", "-c", textwrap.dedent(body)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={**os.environ, **env}, start_new_session=True,
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def finish(process, timeout=300):
-    out, err = process.communicate(timeout=timeout)
-    return process.returncode, out, err
-
-
-def eventually(condition, seconds=10):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.mark.parametrize("nproc", [1, 2, 3, 4, 8])
@@ -237,6 +205,36 @@ def test_stop_during_the_first_launch_prints_no_traceback_of_the_forkserver(prog
     assert code == 0, err
     assert "stopped" in out and "again [0, 1]" in out
     assert err == ""
+
+
+AT_ANY_MOMENT = """
+    import random, threading
+    def short():
+        time.sleep(0.2)
+        dist.barrier()
+    for k in range(10):
+        after = random.Random(k).random() * (4 if k < 2 else 0.4)
+        timer = threading.Timer(after, os.kill, [os.getpid(), signal.SIGINT])
+        said, through = "", False
+        try:
+            timer.start()
+            try:
+                launch.run(short, nproc=2)
+                through = True
+            except KeyboardInterrupt as stop:
+                said = "".join(getattr(stop, "_render_traceback_", lambda: [])())
+            timer.join()
+            time.sleep(0.05)
+        except KeyboardInterrupt:  # it came after the run
+            through = True
+        assert through or said == "KeyboardInterrupt: stopped, and the ranks have been ended", (k, said)
+    print("again", launch.run(lambda: dist.get_rank(), nproc=2))
+"""
+
+
+def test_a_stop_at_any_moment_is_told_in_a_line(program):
+    code, out, err = finish(program(LOOP + AT_ANY_MOMENT, FOLDER=""))
+    assert (code, err) == (0, "") and "again [0, 1]" in out, err
 
 
 def test_a_killed_kernel_leaves_no_rank_and_no_forkserver(program, tmp_path):

@@ -3,10 +3,12 @@
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -15,8 +17,9 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from programs import eventually, finish
 
-from lib import launch
+from lib import backend, launch
 from lib.launch import server, share, warm
 
 pytestmark = pytest.mark.usefixtures("on_gloo")
@@ -56,15 +59,6 @@ def all_is_imported():
     assert eventually(lambda: len(warm._servers) == 1 and warm._servers[0].modules != server.PRELOAD, 300)
 
 
-def eventually(condition, seconds=10):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
-
-
 @pytest.fixture(scope="module")
 def as_on_fresh_ranks():
     """What each cell gives on new ranks."""
@@ -101,8 +95,9 @@ def test_any_cell_sees_nothing_of_any_before(as_on_fresh_ranks):
 
 
 HARMLESS = [
-    "nothing", "random_numbers", "defaults", "environment", "told_once", "handlers", "streams", "groups", "uneven_groups",
-    "a_message", "a_collective_nobody_waits_for", "in_the_background", "uses_a_linear", "a_class", "a_training_step",
+    "nothing", "random_numbers", "defaults", "environment", "told_once", "handlers", "streams", "groups",
+    "uneven_groups", "a_message", "a_collective_nobody_waits_for", "in_the_background", "uses_a_linear", "a_class",
+    "a_training_step",
 ]  # fmt: skip
 
 
@@ -128,3 +123,184 @@ def test_fresh_ranks_are_new_and_do_not_stay():
     fresh = launch.capture(os.getpid, nproc=2, fresh=True)
     assert set(pids).isdisjoint(fresh) and not any(map(psutil.pid_exists, fresh))
     assert launch.capture(os.getpid, nproc=2) == pids
+
+
+def ranks_of(process):
+    """The processes below a program: its servers and its ranks."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    return [p for p in family if not any("resource_tracker" in word for word in p.cmdline())]
+
+
+RESTING = """
+    import os, sys, time
+    from lib import launch
+    for nproc in (2, 3):
+        launch.capture(os.getpid, nproc=nproc, backend="gloo")
+    print("ready", flush=True)
+"""
+
+
+def test_resting_ranks_take_no_processor_time():
+    launch.capture(os.getpid, nproc=8)
+    assert eventually(lambda: warm._sets[-1].is_as_new(0))
+    pids = warm._sets[-1].agent.pids()
+    if share.state(pids[0]):  # only Linux says what a process does
+        assert eventually(lambda: [share.state(pid) for pid in pids] == ["T"] * 8)
+    spent = lambda: sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
+    before = spent()
+    time.sleep(2)
+    assert spent() - before <= 0.01 * 2
+
+
+def test_a_program_that_ends_leaves_no_process_and_no_folder(program, tmp_path):
+    process = program(RESTING + "    sys.stdin.read()\n", TMPDIR=str(tmp_path))
+    assert process.stdout.readline() == "ready\n"
+    family = ranks_of(process)
+    assert len(family) > 5
+    process.stdin.close()
+    assert process.wait(60) == 0, process.stderr.read()
+    assert eventually(lambda: not any(p.is_running() for p in family)), family
+    assert list(tmp_path.glob("launch-*")) == []
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGKILL], [signal.SIGTERM], [signal.SIGSTOP, signal.SIGKILL]])
+def test_a_program_that_is_killed_leaves_no_rank(program, signals):
+    process = program(RESTING + "    time.sleep(600)\n")
+    assert process.stdout.readline() == "ready\n"
+    family = ranks_of(process)
+    for number in signals:
+        process.send_signal(number)
+    process.wait()
+    assert eventually(lambda: not any(p.is_running() for p in family), 15), family
+
+
+def test_ranks_whose_server_is_killed_end_and_the_next_run_works(program):
+    process = program(RESTING + "    sys.stdin.readline()\n    print(launch.capture(os.getpid, nproc=2))\n")
+    assert process.stdout.readline() == "ready\n"
+    ranks = [p for p in ranks_of(process) if len(p.parents()) > 2 and p.ppid() != process.pid]
+    for server_of_theirs in {p.parent() for p in ranks}:
+        server_of_theirs.kill()
+    assert eventually(lambda: not any(p.is_running() and p.status() != "zombie" for p in ranks), 15), ranks
+    out, err = process.communicate("go\n", timeout=300)
+    assert process.returncode == 0 and out.count(",") == 1, err
+
+
+def test_a_forked_process_neither_keeps_the_ranks_nor_loses_its_own(program):
+    """It launches with ranks of its own, and goes on when the kernel has been killed; the kernel's ranks do not."""
+    process = program(
+        RESTING
+        + """
+    if os.fork() == 0:
+        print("child", launch.capture(os.getppid, nproc=2, backend="gloo") is not None, flush=True)
+        time.sleep(600)
+    print("parent", len(launch.capture(os.getpid, nproc=3, backend="gloo")), flush=True)
+    time.sleep(600)
+    """
+    )
+    said = {process.stdout.readline() for _ in range(3)}
+    assert said == {"ready\n", "child True\n", "parent 3\n"}
+    child = next(p for p in psutil.Process(process.pid).children() if "-u" in p.cmdline())
+    family = [p for p in ranks_of(process) if p != child and p not in child.children(recursive=True)]
+    try:
+        process.kill()
+        process.wait()
+        assert eventually(lambda: not any(p.is_running() for p in family), 15), family
+        assert child.is_running()
+    finally:
+        its_ranks = child.children(recursive=True)
+        child.kill()
+    assert eventually(lambda: not any(p.is_running() for p in its_ranks), 15), its_ranks
+
+
+def test_threads_take_turns():
+    seen = {}
+    at = lambda k: seen.update({k: launch.capture(lambda: (k, dist.get_rank()), nproc=2)})
+    threads = [threading.Thread(target=at, args=[k]) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {k: [(k, 0), (k, 1)] for k in range(4)}
+
+
+EDITED = """
+    import os, sys, time
+    from pathlib import Path
+    from lib import launch
+    def words():
+        from lib import clip
+        return clip.__doc__
+    file = Path("lib/clip.py")
+    before, text = launch.capture(words, nproc=2), file.read_text()
+    file.write_text("'edited'")
+    assert launch.capture(words, nproc=2) == ["edited"] * 2 != before
+    sys.path.insert(0, os.getcwd())
+    for k in range(3):
+        Path("of_the_user.py").write_text(f"value = {k}")
+        def value():
+            import of_the_user
+            return of_the_user.value
+        assert launch.capture(value, nproc=2) == [k] * 2
+        time.sleep(0.01)
+"""
+
+
+def test_an_edit_to_lib_or_to_a_module_of_ones_own_is_seen_by_the_next_run(tmp_path):
+    shutil.copytree(Path(launch.__file__).parents[1], tmp_path / "lib", ignore=shutil.ignore_patterns("data"))
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(EDITED)], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_after_a_failure_ranks_are_made_ready_while_nothing_runs():
+    with pytest.raises(launch.RankError):
+        launch.capture(cells.raises, nproc=2)
+    assert eventually(lambda: [(r.nproc, r.runs) for r in warm._sets][-1:] == [(2, 0)] and warm._sets[-1].is_as_new(0))
+    pids = warm._sets[-1].agent.pids()
+    assert launch.capture(os.getpid, nproc=2) == pids
+
+
+def test_sets_end_when_they_have_rested_for_long(monkeypatch):
+    pids = launch.capture(os.getpid, nproc=2)
+    monkeypatch.setattr(warm, "IDLE", 0.0)
+    warm._keeper.wake()
+    assert eventually(lambda: not any(map(psutil.pid_exists, pids)))
+
+
+def test_the_set_that_rested_longest_ends_when_memory_gets_short(monkeypatch):
+    oldest, newer = (launch.capture(os.getpid, nproc=nproc) for nproc in (2, 3))
+    assert all(map(psutil.pid_exists, oldest))
+    free = iter([0] + [1 << 50] * 100)
+    monkeypatch.setattr(warm, "_free", lambda: next(free))
+    launch.capture(os.getpid, nproc=5)
+    assert not any(map(psutil.pid_exists, oldest)) and all(map(psutil.pid_exists, newer))
+
+
+def test_on_gpus_there_is_one_set_at_a_time(monkeypatch):
+    """Of sets that are said to be on GPUs; no GPU is used."""
+    pids = launch.capture(os.getpid, nproc=2)
+    monkeypatch.setattr(warm._sets[-1], "choice", backend.Choice("nccl", 1, ""))
+    warm._make_room(backend.Choice("nccl", 1, ""), 4)
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_while_graded_each_exercise_has_ranks_of_its_own(program):
+    process = program(
+        """
+        import os
+        from lib import launch
+        from lib.check import framework
+        pids = []
+        def measure(fn):
+            return fn()
+        claims = (framework.Claim("has pids", 1, "", lambda runs: pids.append(runs[0].results)),)
+        for name in ("one", "two"):
+            framework.evaluate(framework.Exercise(name, measure, (2,), claims, ()), lambda: os.getpid())
+        assert set(pids[0]).isdisjoint(pids[1]), pids
+    """,
+        LAB_REPORT=os.devnull,
+    )
+    code, _, err = finish(process)
+    assert code == 0, err
