@@ -38,7 +38,7 @@ def layer_parts(model, plan):
 def stage_parts(model, plan, stage, layers):
     """[Part] of a pipeline stage on one rank. layers: [layers of each stage]."""
     n, first, last = layers[stage], stage == 0, stage == plan.pp - 1
-    plain = max(0, min(n, model.dense_layers - sum(layers[:stage])))  # a mixture's first layers may have a plain MLP
+    plain = model.plain_on(layers)[stage]
     if not model.experts:
         parts = _parts(model, plan, n, n * model.expert_parameters, 0)
     else:

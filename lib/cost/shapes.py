@@ -51,6 +51,18 @@ class Model:
     rope_dim: int = 0
     window: int = 0  # every other layer attends to the last `window` tokens only
 
+    @functools.cached_property
+    def plain(self):
+        """The Model whose layers all are as a mixture's first, dense layers; None if it has none."""
+        if not (self.experts and self.dense_layers):
+            return None
+        return replace(self, experts=0, topk=0, shared_ffn=0, ffn=self.dense_ffn, dense_layers=0, dense_ffn=0)
+
+    def plain_on(self, layers):
+        """[dense layers on each stage] of a mixture, for [layers on each stage]."""
+        before = [sum(layers[:stage]) for stage in range(len(layers))]
+        return [max(0, min(n, self.dense_layers - b)) for n, b in zip(layers, before, strict=True)]
+
     def attention_matrices(self):
         """[(inputs, outputs)] of the attention's weights; tensor parallelism splits the larger side's heads."""
         h, a, d = self.hidden, self.heads, self.head_dim

@@ -1,7 +1,7 @@
 """Seconds of one training step, by component.
 
-    S_i       what stage i computes for one micro-batch: its layers forward, again and backward;
-              the last stage also multiplies with the vocabulary; and the wait for messages
+    S_i       what stage i computes for one micro-batch: its layers forward, again and backward (of a mixture the dense
+              ones too); the last stage also multiplies with the vocabulary; and the wait for messages
     pipeline  m max(S)  +  (sum of the other stages' S - w W) / v        filling and draining, v stages on each rank
               zero-bubble schedules fill it with W, the weights' gradients: w = 2 (ZB-1p, ZB-H1), 3 (ZB-V)
     sharding  gradients and weights between data ranks, less what is hidden (sharding.py)
@@ -53,29 +53,33 @@ def step_seconds(model, plan, gpu, stack, k=None, one=None):
     memory = k.hbm * gpu.hbm
     one = one or layer(model, plan, gpu, stack, k)
     factor = k.factors.get(stack.name, 1.0)
-    dense, expert = per_rank(model, plan)
     # with several micro-batches each adds its gradients to the sum, read and written, unless the product has done it
-    adding = 2 * stack.gradient_bytes * (dense + expert) / memory if m > 1 and not stack.fused_sum else 0.0
-    each = one.whole + Times(elementwise=adding)
-    counts = split(model.layers, p)
+    adding = lambda held: 2 * stack.gradient_bytes * held / memory if m > 1 and not stack.fused_sum else 0.0
+    dense, expert = per_rank(model, plan)
+    each, counts = one.whole + Times(elementwise=adding(dense + expert)), split(model.layers, p)
+    first, plain, plain_dense = [0] * p, Times(), 0.0
+    if model.plain:  # a mixture's first layers
+        first, (plain_dense, _) = model.plain_on(counts), per_rank(model.plain, plan)
+        plain = layer(model.plain, plan, gpu, stack, k).whole + Times(elementwise=adding(plain_dense))
+    fullest = max(n - f for n, f in zip(counts, first, strict=True))
     last = vocabulary(model, plan, gpu, stack, k).times(1 / factor)  # the factor leaves it as it is
     wait = k.exposed * message(model, plan, gpu, stack, k)
     waits = [(2 * plan.v - (i in (0, p - 1))) * wait for i in range(p)]  # one from each side, but at the ends
 
-    stages = [n * each.total for n in counts]
+    stages = [(n - f) * each.total + f * plain.total for n, f in zip(counts, first, strict=True)]
     stages[-1] += last.total
     slow = max(range(p), key=lambda i: stages[i] + waits[i])
-    busy = each.times(counts[slow]) + (last if slow == p - 1 else Times())
+    busy = each.times(counts[slow] - first[slow]) + plain.times(first[slow]) + (last if slow == p - 1 else Times())
     seconds = {name: m * value for name, value in zip(Times._fields, busy, strict=True)}
     seconds["message"] = m * waits[slow]
     # (sum of S - max S - w W) / v
     gradients = one.backward.matmul / 2 * (model.layers - counts[slow])  # of weights: the other half is the inputs'
     idle = max(0.0, sum(stages) - stages[slow] - FILLED[plan.schedule] * gradients)
     seconds["bubble"] = idle / plan.v + 2 * (p - 1) * wait
-    seconds["sharding"] = exposed(model, plan, gpu, stack, k, one, max(counts))
+    seconds["sharding"] = exposed(model, plan, gpu, stack, k, one, fullest)
     ranks = (plan.dp * plan.cp, expert_ranks(plan)) if plan.zero else (1, 1)
-    held = (max(counts) * dense + model.embedding_parameters / tp) / ranks[0] + max(counts) * expert / ranks[1]
-    seconds["optimizer"] = OPTIMIZER_BYTES * held / memory
+    held = fullest * dense + (max(counts) - fullest) * plain_dense + model.embedding_parameters / tp
+    seconds["optimizer"] = OPTIMIZER_BYTES * (held / ranks[0] + fullest * expert / ranks[1]) / memory
 
     slower = factor * (1 + k.straggler * log2(max(1, plan.gpus / gpu.per_node)))
     return {name: slower * value for name, value in seconds.items()}

@@ -245,3 +245,16 @@ def test_collectives_cost_nothing_alone_and_more_across_nodes():
         assert one_pass(device, 1, 1, 1e9) == 0 and all_to_all(device, 1, 8, 1e9) == 0
         inside, across = (all_reduce(device, 8, stride, 1e9) for stride in (1, device.per_node))
         assert inside < across
+
+
+def test_a_mixture_s_dense_layers_are_timed_as_such():
+    """On one stage two layers of DeepSeek-V3, one of them dense, take what one of each takes."""
+    k, stack, device = parameters(), stacks()["deepseek"], gpu("H800")
+    plan = Plan(64, dp=8, ep=8)
+    two = replace(load("deepseek-v3"), layers=2, dense_layers=1)
+    both = lambda model, n: step_seconds(replace(model, layers=n), plan, device, stack, k)
+    mixed, experts, dense = both(two, 2), both(replace(two, dense_layers=0), 1), both(two.plain, 1)
+    for name in ("attention", "expert", "tensor", "launch"):
+        assert mixed[name] == pytest.approx(experts[name] + dense[name])
+    assert dense["expert"] == 0 < experts["expert"]
+    assert both(two, 2)["matmul"] < both(replace(two, dense_layers=0), 2)["matmul"]
