@@ -13,7 +13,6 @@ import csv
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from lib.cost.metrics import TIME_METRICS, to_seconds
 from lib.cost.parameters import from_values
@@ -98,6 +97,8 @@ def fit(cases, start=None, rounds=12):
 
     start: {parameter: value} to begin from; the table's starts if not given. rounds: most steps of the solver.
     """
+    from scipy.optimize import least_squares  # half a second to import: only who fits pays for it
+
     rows = [row for row in table("parameters") if not row["parameter"].startswith("factor ")]
     names = [row["parameter"] for row in rows]
     column = lambda key: np.log([row[key] for row in rows])
