@@ -19,7 +19,6 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 from lib.launch.server import Server, processes_from
-from lib.launch.share import state
 
 LOGGERS = ["torch.distributed.elastic", "torch.distributed.launcher", "torch.distributed.run", "torch.multiprocessing"]
 
@@ -144,7 +143,7 @@ def exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return state(pid) != "Z"  # ended, and its parent, a server that was killed, cannot take notice
+    return True
 
 
 _counting = threading.Lock()

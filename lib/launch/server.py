@@ -42,8 +42,10 @@ class Server:
         return self.server._forkserver_pid
 
     def end(self) -> None:
+        """At once, also while it imports; the ranks that came from it end with it."""
         if self.pid is not None:
-            os.kill(self.pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
             self.server._stop()
 
     def forget(self) -> None:

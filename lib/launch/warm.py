@@ -25,6 +25,7 @@ from lib.launch import server as servers
 from lib.launch import worker
 from lib.launch.agent import Agent, signal_to
 from lib.launch.server import Server
+from lib.launch.share import state
 
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 IDLE = 1800.0  # seconds that a set may rest
@@ -96,7 +97,10 @@ class Ranks:
             time.sleep(0.001)
 
     def is_alive(self) -> bool:
-        return not self.agent.has_ended and all(map(self.agent.alive, range(self.nproc)))
+        if self.agent.has_ended or not all(map(self.agent.alive, range(self.nproc))):
+            return False
+        # A rank whose server was killed has ended, too, but in some containers nobody takes notice.
+        return all(state(pid) != "Z" for pid in self.agent.pids())
 
     def left(self) -> str:
         """What the last run left, in words."""
@@ -159,11 +163,22 @@ def end_interrupted() -> None:
 
 
 def end_all() -> None:
-    """End all ranks of this process: it leaves, or what comes must not meet what was."""
+    """End all ranks of this process, where what comes must not meet what was."""
     global _last
-    _last = None
-    for ranks in list(_sets):
-        ranks.end()
+    with one_at_a_time:
+        _last = None
+        for ranks in list(_sets):
+            ranks.end()
+
+
+def resting() -> set[int]:
+    """The process ids of the ranks that rest, or are made ready for a run. Other ranks of this process must not be."""
+    return {pid for ranks in _sets if not ranks.busy for pid in ranks.agent.pids()}
+
+
+def server_pids() -> list[int]:
+    """The processes that the ranks of this one come from."""
+    return [server.pid for server in _servers if server.pid is not None]
 
 
 def _give_up(ranks):
@@ -210,7 +225,7 @@ class _Keeper(threading.Thread):
 
     def __init__(self):
         super().__init__(daemon=True, name="lib.launch.keeper")
-        self.asked = threading.Event()
+        self.asked, self.given_up = threading.Event(), False
 
     def wake(self):
         self.asked.set()
@@ -218,13 +233,18 @@ class _Keeper(threading.Thread):
             self.start()
 
     def run(self):
+        global _last
         while not _leaving:
             coming = any(not ranks.server.loaded for ranks in _sets)
             self.asked.wait(0.1 if coming else 30.0 if _sets else None)
             self.asked.clear()
             with one_at_a_time:
                 if not _leaving:
-                    self.look()
+                    try:
+                        self.look()
+                    except Exception as error:  # as when the disk is full: the next run will say so
+                        reasons.append(f"{type(error).__name__}: {error}")
+                        _last = None
 
     def look(self):
         global _last
@@ -246,17 +266,21 @@ class _Keeper(threading.Thread):
 
     def load_later(self):
         """Make the second server, and a set from it; once that rests, what came from the first is replaced."""
-        if len(_servers) == 1 and _servers[0].modules == servers.PRELOAD and _last is not None:
+        if len(_servers) == 1 and _servers[0].modules == servers.PRELOAD and not self.given_up:
             _servers.append(Server([*servers.PRELOAD, *servers.LATER]))
-            Ranks(*_last, _servers[1])
-        for ranks in [ranks for ranks in _sets if not ranks.server.loaded]:
-            if ranks.is_as_new(0):
-                ranks.server.loaded = True
-                for other in [other for other in _sets if other.server is not ranks.server]:
+        for server in [server for server in _servers if not server.loaded]:
+            coming = next((ranks for ranks in _sets if ranks.server is server), None)
+            if coming is None and _last is not None:
+                Ranks(*_last, server)
+            elif coming is not None and coming.is_as_new(0):
+                server.loaded = True
+                for other in [ranks for ranks in _sets if ranks is not coming]:
                     other.end()
                 _servers.pop(0).end()
-            elif ranks.agent.has_ended:
-                ranks.end()
+            elif coming is not None and coming.agent.has_ended:
+                coming.end()
+                _servers.pop().end()
+                self.given_up = True
 
 
 def _kind(choice, nproc):
@@ -310,9 +334,9 @@ def _forget():
 def _leave():
     global _leaving
     _leaving = True
-    with contextlib.suppress(RuntimeError):
-        one_at_a_time.acquire(timeout=5.0)  # until the keeper has put down what it does
-    end_all()
+    one_at_a_time.acquire(timeout=5.0)  # until the keeper has put down what it does
+    for ranks in list(_sets):
+        ranks.end()
     for server in _servers:
         server.end()
 

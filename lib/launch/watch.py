@@ -29,6 +29,7 @@ from lib.ledger.book import EXITED, RAISED, RETURNED, RUNNING, Head
 from lib.ledger.read import Books, Ledger
 from lib.ledger.verdict import find_waits, is_deadlock
 
+LOOK = 0.01  # seconds between two looks; less at first, for a run may take milliseconds
 STABLE = 0.1  # seconds without a change in any book before it is judged
 STALL = 2.0  # seconds without processor time, for ranks blocked below Python
 PATIENCE = 10.0  # the same where the machine can be to blame: a connection that fails is tried again after 1, 3, 7 s
@@ -58,9 +59,10 @@ def watch(agent, books: Books, output, timeout: float, ledger: bool) -> Failure 
     """Wait until all ranks have returned, showing output. Returns what went wrong, the ranks still alive; else None."""
     watched, pause = _Watch(agent, books, timeout, ledger), 0.0005
     while watched.look() != "over" and not agent.has_ended:
-        output.pump()
         time.sleep(pause)
-        pause = min(0.01, 1.05 * pause)
+        if pause == LOOK:
+            output.pump()
+        pause = min(LOOK, 1.2 * pause)
     if watched.state != "over":
         watched.look()  # the agent has ended: with a rank that is gone, or without ranks
     return watched.failure
@@ -173,8 +175,9 @@ def _failed(agent, heads):
 
 
 def _gone(agent, heads):
-    """The ranks whose process has ended before its function returned."""
-    return [rank for rank, head in enumerate(heads) if head.state < RETURNED and not agent.alive(rank)]
+    """The ranks whose process has ended before its function returned. All, when the agent has ended: with its ranks."""
+    ended = agent.has_ended and agent.pids()
+    return [rank for rank, head in enumerate(heads) if head.state < RETURNED and (ended or not agent.alive(rank))]
 
 
 def _doing(pid, frames):

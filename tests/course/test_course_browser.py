@@ -3,6 +3,7 @@
 Needs Chromium (Debian: `apt-get install chromium`) and Playwright, which drives it (`pip install -e '.[browser]'`).
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -195,16 +196,41 @@ def test_a_slider_moves_the_figure(lab):
     assert len(lab.figures()) == 1
 
 
+def ranks_of(name):
+    """The ranks among the processes that carry this name: children of a server, which is a child of the kernel."""
+    is_server = lambda process: any("forkserver" in word for word in process.cmdline())
+    found = set()
+    for process in nbval_run.carriers(name):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if name_of(process) and is_server(process) and is_server(process.parent()):
+                found.add(process.pid)
+    return found
+
+
 def test_stop_ends_a_cell_that_hangs_and_the_next_one_runs(lab, server):
-    lab.run("ranks-hello")  # the forkserver stays, ranks do not
-    before = len(nbval_run.carriers(server[1]))
+    lab.run("ranks-hello")
+    ranks = lambda: ranks_of(server[1])
+    before = ranks()
     lab.write("send-recv-answer", HANGS)
     lab.run("send-recv-answer")
     lab.start("send-recv-check")
-    until(lambda: len(nbval_run.carriers(server[1])) > before + 1, "ranks that hang")
+    hanging = until(lambda: len(ranks() - before) > 1 and ranks() - before, "ranks that hang")
     assert not lab.idle()
     lab.page.locator("[data-command='notebook:interrupt-kernel']").first.click()
     until(lab.idle, "the end of a cell that was stopped")
     assert "KeyboardInterrupt" in lab.shown()
-    until(lambda: len(nbval_run.carriers(server[1])) <= before, "the end of the ranks")
+    until(lambda: not hanging & ranks(), "the end of the ranks")
+    assert "I am rank 3 of 4" in lab.run("ranks-hello")
+
+
+def test_a_kernel_that_is_restarted_takes_its_ranks_along(lab, server):
+    ranks = lambda: ranks_of(server[1])
+    before = ranks()
+    assert len(before) >= 4
+    lab.js("return panel.sessionContext.restartKernel()")
+    until(lambda: not before & ranks(), "the end of the old kernel's ranks")
+    until(lab.idle, "the new kernel")
+    for cell in notebook.read(notebook.lab_path(ROOT, LAB)).cells:
+        if notebook.role(cell) == "setup":
+            assert "Error" not in lab.run(cell.id)
     assert "I am rank 3 of 4" in lab.run("ranks-hello")

@@ -77,7 +77,8 @@ CASES = {  # name -> (function, arguments, kinds on gloo, kinds under NCCL)
 
 
 def verdict(backend: str, ranks: int, fn, *args) -> tuple[str, float, int]:
-    """(kind, or "returned"; seconds of the launch; processes left)"""
+    """(kind, or "returned"; seconds of the run on ranks that are there already; processes left)"""
+    launch.capture(dist.get_rank, nproc=ranks, backend=backend, timeout=TIMEOUT)
     began = time.monotonic()
     try:
         launch.capture(fn, *args, nproc=ranks, backend=backend, timeout=TIMEOUT)
@@ -90,7 +91,6 @@ def verdict(backend: str, ranks: int, fn, *args) -> tuple[str, float, int]:
 
 def run(backend: str, ranks: int) -> dict[str, tuple[str, float, int, bool]]:
     """{case: (kind, seconds to the verdict, processes left, as it should be?)}"""
-    verdict(backend, ranks, dist.get_rank)  # the forkserver starts
     _, empty, _ = verdict(backend, ranks, dist.get_rank)
     seen = {}
     for case, (fn, args, on_gloo, on_nccl) in CASES.items():

@@ -16,6 +16,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from lib.launch import warm
+
 MARK = "TESTS_GPU_STEP"
 GRACE = 5.0  # seconds for helpers, such as the forkserver, to see that their parent has ended
 UNTIL_DEAD = 10.0  # seconds that the system may take to end what was killed
@@ -91,10 +93,9 @@ def descendants(pid: int) -> list[int]:
 
 
 def ranks_left(seconds: float = GRACE) -> int:
-    """How many ranks of `launch` live after `seconds` at most: the children of this process's forkserver."""
-    from multiprocessing import forkserver
-
-    server, until = forkserver._forkserver._forkserver_pid, time.monotonic() + seconds
-    while (left := len(descendants(server)) if server else 0) and time.monotonic() < until:
+    """How many ranks of `launch` live after `seconds` at most, besides those that rest until the next run."""
+    until = time.monotonic() + seconds
+    left = lambda: {pid for server in warm.server_pids() for pid in descendants(server)} - warm.resting()
+    while (found := left()) and time.monotonic() < until:
         time.sleep(0.05)
-    return left
+    return len(found)
