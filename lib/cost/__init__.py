@@ -12,7 +12,7 @@ The model: what a plan costs
     hardware.py shapes.py plan.py stacks.py      GPUs and links, models, plans, software
     matmul.py network.py                         seconds of a product, of a collective
     layer.py sharding.py step.py                 seconds of a layer, of data ranks' exchange, of a step
-    kept.py memory.py                            bytes that a layer keeps, and of the fullest GPU
+    parts.py kept.py memory.py                   who holds which parameters; bytes of a layer, of the fullest GPU
     by_hand.py                                   memory, bubble and messages of a plan, on a page
     volume.py                                    numbers that a step on a mesh sends along each axis
     bubbles.py                                   bubble rates of pipeline schedules
@@ -22,11 +22,12 @@ The model: what a plan costs
 Against published runs
     published.py rows.py metrics.py              the tables in data/, a row read, its metric as seconds
     parameters.py fit.py                         what is fitted, and how
-    predict.py score.py sweeps.py                rows predicted; their errors; the plan it would have chosen
+    predict.py ranges.py                         rows predicted; how sure that is
+    score.py sweeps.py                           their errors; what the plan that it would have chosen costs
 
 Planning
     choose.py                                    the fastest plan that fits, in one loop
-    search.py explain.py                         every plan that fits, ranked; why the best wins
+    search.py explain.py remedies.py             every plan that fits, ranked; why the best wins; what would fit
 """
 
 from lib.cost.compute import training_days
