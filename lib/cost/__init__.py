@@ -20,7 +20,7 @@ The model: what a plan costs
     placement.py                                 the same plan over nodes in another order of its axes
 
 Against published runs
-    published.py rows.py metrics.py              the tables in data/, a row read, its metric as seconds
+    published.py described.py rows.py metrics.py the tables in data/, a row's model, its plan, its metric as seconds
     parameters.py fit.py                         what is fitted, and how
     predict.py ranges.py                         rows predicted; how sure that is
     score.py sweeps.py                           their errors; what the plan that it would have chosen costs

@@ -37,6 +37,9 @@ def impossible(model, device, count, batch, precision="bf16", fixed=None):
         found = freed(model, device, count, batch, precision, fixed)
         if found:
             return f"no plan with {asked} fits; these would:\n  " + "\n  ".join(found)
+        best = next(iter(search(model, device, count, batch, precision=precision)), None)
+        if best:
+            return f"no plan with {asked} fits, nor with one of these let go; {best.plan} does: {best.seconds:.2f} s"
     least = smallest(model, device, count, batch, precision=precision)
     if least is None:
         return not_divisible(model, count, batch)

@@ -7,38 +7,27 @@ Columns, as in data/rows.csv (an empty cell: not stated):
 
 What a source does not state is taken from its stack (stacks.py), or else:
 
-    layers        (P - V h) / 12 h^2, to the nearest multiple of the pipeline's stages
     vp            1; two layers per stage where the stack is known to interleave
     micro_batch   1, or that of the same model in Narayanan et al. 2021, table 1
     recompute     what the stack does; with ZeRO-3 all layers, if the step does not fit otherwise
-    a mixture     what data/models.csv knows of it; else no shared expert, no dense first layers, no latent attention
 
-What was put in is said (`assumed`). A mixture without experts, topk or the width of an expert is refused, and so is one
-that the row says has another number of parameters.
+What was put in is said (`assumed`). The model is read in described.py.
 """
 
 from dataclasses import replace
 from typing import NamedTuple
 
-from lib.cost import shapes
+from lib.cost.described import EXTRAS, SIZES, Unpredictable, known_model, model_of, number, whole
 from lib.cost.hardware import GPU, gpu
 from lib.cost.memory import peak_bytes
 from lib.cost.plan import Plan
 from lib.cost.shapes import Model
 from lib.cost.stacks import Stack, stack_of
 
-SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "topk")
-EXTRAS = (
-    "head_dim", "gated", "tied", "shared_ffn", "dense_layers", "dense_ffn", "q_rank", "kv_rank", "rope_dim", "window",
-)  # fmt: skip
 PLAIN = {  # a mixture of which no more is known
     "shared_ffn": "no shared expert", "dense_layers": "no dense first layers", "kv_rank": "no latent attention",
 }  # fmt: skip
 MICRO_BATCHES = {3.6: 16, 18.4: 8, 39.1: 4, 76.1: 2}  # Narayanan et al. 2021, by billions of parameters
-
-
-class Unpredictable(ValueError):
-    """A row that lacks what a prediction needs; the text says what."""
 
 
 class Job(NamedTuple):
@@ -48,26 +37,6 @@ class Job(NamedTuple):
     plan: Plan
     gpu: GPU
     stack: Stack
-
-
-def number(row, key, default=None):
-    """A cell as int or float; `default` if it is empty. Raises Unpredictable for anything else."""
-    text = str(row.get(key) if row.get(key) is not None else "").strip()
-    if not text:
-        return default
-    try:
-        value = float(text)
-        return int(value) if value == int(value) else value
-    except (ValueError, OverflowError):
-        raise Unpredictable(f"{key} is {text!r}, not a number") from None
-
-
-def whole(row, key, default=None):
-    """A cell as a whole number above 0. Raises Unpredictable for another."""
-    value = number(row, key, default)
-    if value is not None and (not isinstance(value, int) or value < 1):
-        raise Unpredictable(f"{key} is {value}, not a whole number above 0")
-    return value
 
 
 def job(row):
@@ -81,69 +50,6 @@ def job(row):
         raise Unpredictable(str(problem)) from None
     model = model_of(row)
     return Job(model, plan_of(row, model, stack, device), device, stack)
-
-
-def known_model(row):
-    """The Model of data/models.csv whose name the row's model has, or begins with; None if no name fits.
-
-    A row with another width is another model, whatever it is called; one with other layers is a part of it.
-    """
-    name = row["model"].lower()
-    fits = [known for known in shapes.known() if name == known or name.startswith(known + "-")]
-    base = shapes.known()[max(fits, key=len)] if fits else None
-    if base and any(whole(row, key, getattr(base, key)) != getattr(base, key) for key in ("hidden", "heads")):
-        return None
-    return base
-
-
-def model_of(row):
-    """The Model of a row: its own numbers, and beside them what data/models.csv knows. Raises Unpredictable.
-
-    A row may also have columns of the other names in data/models.csv (shared_ffn, dense_layers, kv_rank ...).
-    """
-    name, seq, base = row["model"], whole(row, "seq"), known_model(row)
-    if seq is None:
-        raise Unpredictable("seq is empty: the sequence length decides the step")
-    said = {key: whole(row, key) for key in SIZES} | {key: number(row, key) for key in EXTRAS}
-    said = {key: value for key, value in said.items() if value is not None}
-    hidden, heads = (said.get(key) or getattr(base, key, None) for key in ("hidden", "heads"))
-    if hidden is None or heads is None:
-        raise Unpredictable(f"model {name!r}: hidden and heads are empty, and data/models.csv does not have it")
-    if heads > hidden:
-        raise Unpredictable(f"{heads} heads in a hidden size of {hidden}: each would have less than one number")
-    _check_mixture(name, said, base)
-    if base is None:
-        sizes = {"layers": None, "vocab": 51200, "hidden": hidden, "heads": heads, **said}
-        sizes["layers"] = sizes["layers"] or _layers(row, hidden, sizes["vocab"])
-        return _weighed(shapes.shape(name, seq=seq, **sizes), row)
-    if said.get("layers", base.layers) != base.layers:  # a part of the model, measured: one dense layer, if it has any
-        said.setdefault("dense_layers", min(1, base.dense_layers))
-    return replace(base, name=name, seq=seq, **said)
-
-
-def _check_mixture(name, said, base):
-    """Raise Unpredictable where a mixture is named but not described."""
-    if base and base.experts:
-        return
-    experts, topk = said.get("experts", 0), said.get("topk", 0)
-    if bool(experts) != bool(topk) or topk > experts:
-        raise Unpredictable(
-            f"model {name!r}: experts is {experts or 'empty'} and topk {topk or 'empty'}: a mixture needs both, and "
-            f"topk of at most experts"
-        )
-    if experts and "ffn" not in said:
-        raise Unpredictable(f"model {name!r}: ffn is empty: it should be the width of one of the {experts} experts")
-
-
-def _weighed(model, row):
-    """`model`, unless it is a mixture that the row says is another size. Raises Unpredictable."""
-    billions, ours = number(row, "params_b"), model.parameters / 1e9
-    if model.experts and billions and not 0.75 < ours / billions < 1.33:
-        raise Unpredictable(
-            f"model {model.name!r}: its columns make {ours:.0f}B parameters, and params_b says {billions}: something "
-            f"is left out; add columns ({', '.join(EXTRAS)}), or a row to lib/cost/data/models.csv"
-        )
-    return model
 
 
 def assumed(row, task):
@@ -163,14 +69,6 @@ def assumed(row, task):
     found += [f"v {plan.v}"] if empty("vp") and plan.pp > 1 else []
     found += [f"zero {plan.zero}"] if empty("zero_stage") else []
     return found if row.get("recompute") else [*found, f"recompute {plan.recompute}"]
-
-
-def _layers(row, hidden, vocab):
-    billions, p = number(row, "params_b"), whole(row, "pp", 1)
-    if billions is None:
-        raise Unpredictable("layers and params_b are both empty")
-    # P = 12 L h^2 + V h
-    return max(1, round((billions * 1e9 - vocab * hidden) / (12 * hidden**2) / p)) * p
 
 
 def precision_of(text):

@@ -59,6 +59,23 @@ def test_a_stack_that_nobody_has_measured_has_a_wider_range():
     assert wider == len(tasks)
 
 
+def test_a_source_left_out_whole_is_in_the_range_of_an_unseen_stack():
+    """Every source by the nearest row of each other: of an average source's rows at least 80 % are inside."""
+    with open(DATA / "residuals.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["kind"] == "time"]
+    text, sizes, _, unseen = ranges._table("time")
+    covered = {}
+    for row, own, error in zip(rows, sizes, unseen, strict=True):
+        far = np.sqrt((((sizes - own) * list(ranges.SIZES.values())) ** 2).sum(axis=1))
+        far += sum(doublings * (text[key] != row[key]) for key, doublings in ranges.APART.items())
+        order = np.argsort(far, kind="stable")
+        order = order[text["source"][order] != row["source"]]
+        _, first = np.unique(text["source"][order], return_index=True)
+        nearest = np.sort(unseen[order[np.sort(first)[: ranges.NEAR]]])
+        covered.setdefault(row["source"], []).append(error <= nearest[11])
+    assert np.mean([np.mean(each) for each in covered.values()]) >= 0.8
+
+
 def test_low_and_high_are_the_half_width_s_powers():
     row = next(row for row in ROWS if row["source"] == "korthikanti2022-t5" and row["metric"] == "step_time")
     value, low, high, _ = predict(row)

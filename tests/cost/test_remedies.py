@@ -47,6 +47,7 @@ def test_what_was_asked_for_is_kept_and_what_stands_in_the_way_is_named():
     assert found and all(choice.plan.tp == 4 and choice.plan.zero == 1 for choice in found)
     text = impossible(model, A100, 256, 1536, fixed={"tp": 1, "pp": 4})
     assert text.startswith("no plan with tp 1, pp 4 fits; these would:") and "tp other than 1: tp8" in text
+    assert "nor with one of these let go; tp" in impossible(model, A100, 256, 1536, fixed={"tp": 3, "pp": 7, "dp": 5})
     assert len(freed(model, A100, 256, 1536, "bf16", {"tp": 1, "pp": 4})) == 2
 
 

@@ -3,9 +3,10 @@
 import pytest
 
 from lib.cost import fit
+from lib.cost.described import EXTRAS, Unpredictable, model_of
 from lib.cost.memory import peak_bytes
 from lib.cost.predict import predict
-from lib.cost.rows import EXTRAS, Unpredictable, assumed, job, model_of
+from lib.cost.rows import assumed, job
 from lib.cost.shapes import known, load
 
 SIMUMAX = next(r for r in fit.table_as_text("rows") if r["source"] == "simumax-b200" and "deepseek" in r["row"])
@@ -40,6 +41,7 @@ def test_more_columns_are_used_too():
         ({"topk": ""}, "experts is 64 and topk empty: a mixture needs both"),
         ({"experts": ""}, "experts is empty and topk 4"),
         ({"topk": "65"}, "topk of at most experts"),
+        ({**SIMUMAX, "topk": "300"}, "experts is 256 and topk 300"),
         ({"ffn": ""}, "ffn is empty: it should be the width of one of the 64 experts"),
         ({"params_b": "40"}, r"its columns make 10B parameters, and params_b says 40: something is left out"),
     ],
@@ -74,8 +76,8 @@ def test_a_complete_row_assumes_nothing():
     assert assumed(row, job(row)) == ["vocab 51200", "micro-batch 16", "zero 0", "recompute full"]
 
 
-# Rows that no fit has seen, and no number was set on: SimuMax docs/b200/b200_release_v1.2_summary.md (DeepSeek-V2 with
-# 4 layers on 8 B200), torchtitan benchmarks/llama3_h100_202412_torchtitan.md, tables 2 and 5. tp, pp, ep or cp; GiB
+# Rows that are not in the data, and no number was set on: SimuMax docs/b200/b200_release_v1.2_summary.md (DeepSeek-V2
+# with 4 layers on 8 B200), torchtitan benchmarks/llama3_h100_202412_torchtitan.md, tables 2, 5. tp, pp, ep or cp; GiB
 DEEPSEEK_V2 = [(1, 1, 8, 45.63), (1, 2, 4, 44.70)]
 LONG = [(1, 83.9), (2, 84.2), (4, 84.0), (8, 84.5)]
 
