@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "peers": set(),
     "backend": {"gpus", "peers"},
     "ledger": {"backend"},
-    "launch": {"backend", "ledger"},
+    "launch": {"backend", "ledger", "peers"},
     "collectives": LEDGER,
     "model": set(),
     "text": set(),

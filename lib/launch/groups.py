@@ -1,9 +1,11 @@
 """The process groups of a rank: its world, which stays from run to run, and those made on it.
 
-    a run ends      groups that it made are destroyed; a check's, which every check asks for again, are kept
+    a run ends      groups that it made are destroyed, but a check's, which the next run of that check asks for again
     a run begins    the groups it makes meet at a place of its own in the store
 
-To make a group of 8 ranks on gloo takes as long as everything else that a check does.
+To make the groups of 8 ranks on gloo takes as long as everything else that a check does. But every group has a thread
+in every rank that wakes a hundred times a second: those that a run has not asked for are destroyed after it, and all
+are before a run whose time is measured.
 """
 
 import contextlib
@@ -16,20 +18,27 @@ from torch.distributed import distributed_c10d as c10d
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 world: dist.ProcessGroup | None = None
+_asked: dict[tuple, bool] = {}  # the keys of those that this run has asked for
 kept: dict[tuple, dist.ProcessGroup] = {}  # (its ranks, how many of the same a run had asked for before) -> group
 
 
-def begin(run: int) -> None:
-    """Groups made from now on meet where no earlier run has left an address."""
+def begin(run: int, timed: bool) -> None:
+    """Groups made from now on meet where no earlier run has left an address. timed: none may disturb."""
     global world
     world = dist.group.WORLD
+    if timed:
+        kept.clear()
+        destroy_others()
+    _asked.clear()
     name, store = c10d._world.pg_map[world]
     base = store.underlying_store if run > 0 else store
     c10d._world.pg_map[world] = (name, dist.PrefixStore(f"run{run}", base))
 
 
 def destroy_others() -> None:
-    """Destroy all groups but the world and those kept."""
+    """Destroy all groups but the world and those that are kept because this run has asked for them."""
+    for key in kept.keys() - _asked.keys():
+        del kept[key]
     stay = {world, *kept.values()}
     for group in [group for group in c10d._world.pg_map if group not in stay]:
         dist.destroy_process_group(group)
@@ -41,15 +50,15 @@ def kept_for_checks():
 
     Called by an answer it makes a new one, as always.
     """
-    asked: dict[tuple, int] = {}
+    counts: dict[tuple, int] = {}
     plain = dist.new_group
 
     def new_group(ranks=None, *args, **kwargs):
         if args or kwargs or not sys._getframe(1).f_code.co_filename.startswith(LIB):
             return plain(ranks, *args, **kwargs)
         members = None if ranks is None else tuple(ranks)
-        key = (members, asked.get(members, 0))
-        asked[members] = key[1] + 1
+        key = (members, counts.get(members, 0))
+        counts[members], _asked[key] = key[1] + 1, True
         if key not in kept:
             kept[key] = plain(members if members is None else list(members))
         return kept[key]

@@ -223,7 +223,9 @@ def _classes_of(module):
 
 
 def _is_ours(thread):
-    return thread.name.startswith(("lib.launch.", "lib.ledger.")) or getattr(thread, "is_idle", False)
+    """The launcher's, or a communication thread that waits for work; one whose work has failed takes no more."""
+    idle = getattr(thread, "is_idle", False) and thread.failed is None
+    return idle or thread.name.startswith(("lib.launch.", "lib.ledger."))
 
 
 def _count_meshes():

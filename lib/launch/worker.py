@@ -74,9 +74,7 @@ def main(folder: str, choice: backend.Choice) -> None:
     while line := _next(parent):
         number = int(line)
         _say(state, rank, BUSY)
-        if before is not None:
-            groups.begin(number)
-        _run(f"{folder}/run{number}", rank, world_size, trouble)
+        _run(folder, number, rank, world_size, trouble)
         left = before.restore()
         if left:
             with open(f"{folder}/left{rank}", "w") as file:
@@ -97,14 +95,17 @@ def _say(state, rank, word):
     os.pwrite(state, STATE.pack(word, peers.collectives_called()), rank * STATE.size)
 
 
-def _run(folder, rank, world_size, trouble):
+def _run(folder, number, rank, world_size, trouble):
+    folder = f"{folder}/run{number}"
     book = BookWriter(folder, rank, world_size)
     try:
         if trouble is not None:
             raise trouble
-        book.begin()
         with open(f"{folder}/payload", "rb") as file:
-            settings, fn, args = _load(file)
+            settings = json.loads(file.readline())
+            groups.begin(number, timed=not settings["ledger"])
+            book.begin()
+            fn, args = _load(settings, file)
         if settings["ledger"]:
             ledger.install(book)
         result = fn(*args)
@@ -124,14 +125,13 @@ def _run(folder, rank, world_size, trouble):
     book.leave(RETURNED)
 
 
-def _load(file):
-    """The settings of a run, its function and arguments. Classes are made anew: cloudpickle remembers earlier ones."""
-    settings = json.loads(file.readline())
+def _load(settings, file):
+    """The function of a run and its arguments. Classes are made anew: cloudpickle remembers earlier ones."""
     os.chdir(settings["folder"])
     sys.path[:], sys.argv[:] = settings["path"], settings["argv"]
     cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
     cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
-    return settings, *cloudpickle.load(file)
+    return cloudpickle.load(file)
 
 
 def _die_with_the_parent():
