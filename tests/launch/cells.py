@@ -307,7 +307,7 @@ def does_not_match():
 CELLS = [
     nothing, random_numbers, defaults, environment, told_once, handlers, streams, groups, uneven_groups, a_message,
     a_message_nobody_waits_for, a_receive_nobody_waits_for, a_collective_nobody_waits_for, a_collective_of_one_rank,
-    in_the_background, a_failure_in_the_background, another_relu, another_method, another_forward, uses_a_linear, another_builtin,
-    another_function_of_lib, another_method_of_lib, a_table_of_lib, a_thread, a_process, a_hook, a_class,
-    a_training_step, destroys_the_world, raises, hangs, does_not_match,
+    in_the_background, a_failure_in_the_background, another_relu, another_method, another_forward, uses_a_linear,
+    another_builtin, another_function_of_lib, another_method_of_lib, a_table_of_lib, a_thread, a_process, a_hook,
+    a_class, a_training_step, destroys_the_world, raises, hangs, does_not_match,
 ]  # fmt: skip

@@ -122,21 +122,22 @@ def test_an_endless_loop_is_named_at_the_timeout():
 
 
 def slow_start(monkeypatch, seconds):
-    """Ranks begin so much later."""
+    """Ranks begin so much later; none is there already."""
+    warm.end_all()
     at_once = agent.Agent._run
     monkeypatch.setattr(agent.Agent, "_run", lambda self: [time.sleep(seconds), at_once(self)])
 
 
 def test_the_time_is_counted_from_when_all_ranks_have_begun(monkeypatch):
     slow_start(monkeypatch, 3)
-    assert launch.capture(world_sum, nproc=2, timeout=2, fresh=True) == [2.0, 2.0]
+    assert launch.capture(world_sum, nproc=2, timeout=2) == [2.0, 2.0]
 
 
 def test_ranks_that_do_not_begin_are_told_and_ended(monkeypatch):
     slow_start(monkeypatch, 3)
     monkeypatch.setattr(watch, "START", 0.5)
     with pytest.raises(launch.RankError, match=r"no start within 0\.5 s: ranks 0 and 1 had not begun") as caught:
-        launch.capture(world_sum, nproc=2, fresh=True)
+        launch.capture(world_sum, nproc=2)
     assert caught.value.kind == "no start" and "This is not your function's doing" in str(caught.value)
     assert no_rank_is_left()
 
@@ -317,13 +318,14 @@ def test_a_working_directory_that_is_gone_is_told(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kilobytes", [8, 32, 256])
 def test_a_full_temporary_folder_is_told(tmp_path, monkeypatch, kilobytes):
     """Too small for what is sent, for the ranks' logs, for the pages of their books."""
+    warm.end_all()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", tmp_path]).returncode:
         pytest.skip("not run: this machine does not let root mount")
     try:
         small = SimpleNamespace(mkdtemp=partial(tempfile.mkdtemp, dir=tmp_path), gettempdir=lambda: str(tmp_path))
         monkeypatch.setattr(warm, "tempfile", small)
         with pytest.raises(RuntimeError, match=r"no space is left in .*: make room there, or start Python with TMPDIR"):
-            launch.capture(fills_its_book, b"x" * 20_000, nproc=2, fresh=True)
+            launch.capture(fills_its_book, b"x" * 20_000, nproc=2)
     finally:
         subprocess.run(["umount", "--lazy", tmp_path], check=True)
     assert no_rank_is_left()

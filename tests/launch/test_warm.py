@@ -236,12 +236,11 @@ EDITED = """
     assert launch.capture(words, nproc=2) == ["edited"] * 2 != before
     sys.path.insert(0, os.getcwd())
     for k in range(3):
-        Path("of_the_user.py").write_text(f"value = {k}")
+        Path("of_the_user.py").write_text(f"value = {10**k}")
         def value():
             import of_the_user
             return of_the_user.value
-        assert launch.capture(value, nproc=2) == [k] * 2
-        time.sleep(0.01)
+        assert launch.capture(value, nproc=2) == [10**k] * 2
 """
 
 
