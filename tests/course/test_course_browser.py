@@ -210,15 +210,12 @@ def ranks_of(name):
 
 def test_stop_ends_a_cell_that_hangs_and_the_next_one_runs(lab, server):
     lab.run("ranks-hello")
-    ranks = lambda: ranks_of(server[1])
-    before = ranks()
+    awake = lambda: {pid for pid in ranks_of(server[1]) if share.state(pid) != "T"}  # stopped: it rests
     lab.write("send-recv-answer", HANGS)
     lab.run("send-recv-answer")
+    until(lambda: not awake(), "ranks at rest")
     lab.start("send-recv-check")
-    awake = lambda: {
-        pid for pid in ranks() if share.state(pid) != "T"
-    }  # those that rest until the next run are stopped
-    until(lambda: len(awake() - before) > 1, "ranks that hang")
+    until(lambda: len(awake()) > 1, "ranks that hang")
     assert not lab.idle()
     lab.page.locator("[data-command='notebook:interrupt-kernel']").first.click()
     until(lab.idle, "the end of a cell that was stopped")
