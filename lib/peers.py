@@ -40,7 +40,7 @@ def count_messages() -> None:
 
 def messages_left() -> int:
     """Messages that this rank has begun and not waited for. One may still be under way, or take a later one's place."""
-    return _counts["begun"] - _counts["waited for"]
+    return _counts["begun"] - _counts["waited for"]  # not len(_begun): a dropped Work gives its id to a later one
 
 
 def collectives_called() -> int:

@@ -90,10 +90,6 @@ class Agent:
         """Look at the ranks from now on, or no more."""
         (self.elastic.watched.set if on else self.elastic.watched.clear)()
 
-    def wake(self) -> None:
-        """Continue ranks that sleep. To be called until all have begun: one may be about to fall asleep."""
-        signal_to(self.pids(), signal.SIGCONT)
-
     def _run(self):
         try:
             with _silent_loggers(), processes_from(self.server):

@@ -9,16 +9,15 @@ are before a run whose time is measured.
 """
 
 import contextlib
-import os
 import sys
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+from lib.launch.stacks import LIB
 
 world: dist.ProcessGroup | None = None
-_asked: dict[tuple, bool] = {}  # the keys of those that this run has asked for
+_asked: set[tuple] = set()  # the keys of those that this run has asked for
 kept: dict[tuple, dist.ProcessGroup] = {}  # (its ranks, how many of the same a run had asked for before) -> group
 
 
@@ -37,7 +36,7 @@ def begin(run: int, timed: bool) -> None:
 
 def destroy_others() -> None:
     """Destroy all groups but the world and those that are kept because this run has asked for them."""
-    for key in kept.keys() - _asked.keys():
+    for key in kept.keys() - _asked:
         del kept[key]
     stay = {world, *kept.values()}
     for group in [group for group in c10d._world.pg_map if group not in stay]:
@@ -58,7 +57,8 @@ def kept_for_checks():
             return plain(ranks, *args, **kwargs)
         members = None if ranks is None else tuple(ranks)
         key = (members, counts.get(members, 0))
-        counts[members], _asked[key] = key[1] + 1, True
+        counts[members] = key[1] + 1
+        _asked.add(key)
         if key not in kept:
             kept[key] = plain(members if members is None else list(members))
         return kept[key]

@@ -33,8 +33,8 @@ from torch.distributed import distributed_c10d as c10d
 
 from lib import backend, peers
 from lib.launch import groups
+from lib.launch.stacks import LIB
 
-LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 NOT_THE_USERS = (LIB, sysconfig.get_paths()["stdlib"], os.path.dirname(os.path.dirname(torch.__file__)))
 MODULES = [
     "builtins", "os", "time", "random", "math", "threading", "copy", "functools", "warnings", "torch", "torch.nn",

@@ -33,7 +33,8 @@ class Server:
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self.server.ensure_running()
+            with _starting:
+                self.server.ensure_running()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -66,6 +67,8 @@ def processes_from(server: Server):
 
 
 _here = threading.local()
+_starting = threading.Lock()  # no fork meanwhile: the new process would hold a pipe open that nobody knows of
+os.register_at_fork(before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release)
 _connect, _prepare, _clean = (
     forkserver.connect_to_new_process, spawn.get_preparation_data, multiprocessing.process._cleanup
 )  # fmt: skip

@@ -15,6 +15,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -26,8 +27,8 @@ from lib.launch import worker
 from lib.launch.agent import Agent, signal_to
 from lib.launch.server import Server
 from lib.launch.share import state
+from lib.launch.stacks import LIB
 
-LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 IDLE = 1800.0  # seconds that a set may rest
 IDLE_ON_GPU = 300.0  # the same, where it keeps memory of GPUs
 SETTLE = 10.0  # seconds that ranks may take to put back what a run has changed
@@ -73,10 +74,24 @@ class Ranks:
 
     def go(self) -> None:
         self.agent.watch(True)
-        for pipe in self.pipes:
-            os.write(pipe, b"%d\n" % self.runs)
+        self._tell(b"%d\n" % self.runs)
+        signal_to(self.agent.pids(), signal.SIGCONT)
         self.runs += 1
-        self.agent.wake()
+
+    def rest(self) -> None:
+        """The run is over for all of them: put back what it changed."""
+        self.agent.watch(False)
+        self._tell(worker.REST)
+        shutil.rmtree(f"{self.folder}/run{self.runs - 1}", ignore_errors=True)
+
+    def sleep(self) -> None:
+        """Stop those that rest, so that gloo's threads do not wake either."""
+        if sys.platform == "linux" and self.choice.name == "gloo" and self.is_as_new(0):
+            signal_to(self.agent.pids(), signal.SIGSTOP)
+
+    def _tell(self, word):
+        for pipe in self.pipes:
+            os.write(pipe, word)
 
     def states(self) -> list[tuple[int, int]]:
         """[(what the rank says of itself, how many collectives it has called), ...]"""
@@ -128,8 +143,7 @@ def taken(choice: Choice, nproc: int, fresh: bool = False):
         try:
             ranks = _take(choice, nproc, fresh)
             yield ranks
-            ranks.agent.watch(False)
-            shutil.rmtree(f"{ranks.folder}/run{ranks.runs - 1}", ignore_errors=True)
+            ranks.rest()
             ranks.busy, ranks.used = fresh, time.monotonic()
         finally:
             end_interrupted()
@@ -141,7 +155,8 @@ def taken(choice: Choice, nproc: int, fresh: bool = False):
 def _take(choice, nproc, fresh):
     end_interrupted()
     _pause(signal.SIGSTOP)
-    _end_outdated()
+    sources = _sources()
+    _end(ranks for ranks in _sets if ranks.sources != sources)
     kind = _kind(choice, nproc)
     found = next((r for r in _sets if r.kind == kind and r.server.loaded and not (fresh and r.runs)), None)
     if found is not None and not (found.is_as_new(SETTLE) if found.runs else found.is_alive()):
@@ -158,8 +173,7 @@ def _take(choice, nproc, fresh):
 
 def end_interrupted() -> None:
     """End the sets that are busy though no run goes on: one failed or was interrupted."""
-    for ranks in [ranks for ranks in _sets if ranks.busy]:
-        ranks.end()
+    _end(ranks for ranks in _sets if ranks.busy)
 
 
 def end_all() -> None:
@@ -167,8 +181,7 @@ def end_all() -> None:
     global _last
     with one_at_a_time:
         _last = None
-        for ranks in list(_sets):
-            ranks.end()
+        _end(_sets)
 
 
 def resting() -> set[int]:
@@ -186,9 +199,8 @@ def _give_up(ranks):
     ranks.end()
 
 
-def _end_outdated():
-    sources = _sources()
-    for ranks in [ranks for ranks in _sets if ranks.sources != sources]:
+def _end(which):
+    for ranks in list(which):
         ranks.end()
 
 
@@ -196,8 +208,7 @@ def _make_room(choice, nproc):
     """End sets, the oldest first, until a new one has room."""
     resting = [ranks for ranks in _sets if not ranks.busy]
     if choice.ranks_per_gpu:
-        for ranks in [ranks for ranks in resting if ranks.choice.ranks_per_gpu]:
-            ranks.end()
+        _end(ranks for ranks in resting if ranks.choice.ranks_per_gpu)
     measured = [_held(pid) for ranks in resting for pid in ranks.agent.pids()]
     needed = nproc * max([PER_RANK, *measured])
     while resting and needed > SHARE * _free():
@@ -257,12 +268,14 @@ class _Keeper(threading.Thread):
                 ranks.end()
             elif ranks.runs and not ranks.is_as_new(SETTLE):
                 _give_up(ranks)
-        _end_outdated()
         self.load_later()
         if _last is not None and not GRADED and not any(r.kind == _kind(*_last) for r in _sets):
             _make_room(*_last)
             if not Ranks(*_last, _server(_last[0])).is_as_new(COME):
                 _sets[-1].end()
+        for ranks in _sets:
+            if not ranks.busy and ranks.server.loaded:
+                ranks.sleep()
 
     def load_later(self):
         """Make the second server, and a set from it; once that rests, what came from the first is replaced."""
@@ -274,8 +287,7 @@ class _Keeper(threading.Thread):
                 Ranks(*_last, server)
             elif coming is not None and coming.is_as_new(0):
                 server.loaded = True
-                for other in [ranks for ranks in _sets if ranks is not coming]:
-                    other.end()
+                _end(ranks for ranks in _sets if ranks is not coming)
                 _servers.pop(0).end()
             elif coming is not None and coming.agent.has_ended:
                 coming.end()
@@ -335,8 +347,7 @@ def _leave():
     global _leaving
     _leaving = True
     one_at_a_time.acquire(timeout=5.0)  # until the keeper has put down what it does
-    for ranks in list(_sets):
-        ranks.end()
+    _end(_sets)
     for server in _servers:
         server.end()
 

@@ -80,29 +80,29 @@ class _Watch:
 
     def look(self) -> str:
         """One look at the ranks; returns the state it ends in, "over" when there is nothing more to wait for."""
-        heads = self.books.heads()
+        self.state = self._looked(self.books.heads())
+        return self.state
+
+    def _looked(self, heads):
         if _failed(self.agent, heads):
             return self._failed(heads)
         if any(head.state == 0 for head in heads):
             return self._starting(heads)
         if all(head.state == RETURNED for head in heads):
-            self.state = "over"
             return "over"
         self.spent += self.share.look({head.rank: head.pid for head in heads if head.state == RUNNING})
-        signature = _signature(heads)
+        signature, entered = _signature(heads), self.state
         if signature != self.signature:
-            self.signature, self.changed, self.state = signature, now(), "running"
+            self.signature, self.changed, entered = signature, now(), "running"
             self.share.expect()
         if self.ledger:
-            step = {"running": self._running, "quiet": self._quiet, "patient": self._patient}
-            self.state = step[self.state](heads)
-        if self.state != "over" and (self.spent > self.timeout or now() - self.began > self.timeout + KEPT):
+            entered = {"running": self._running, "quiet": self._quiet, "patient": self._patient}[entered](heads)
+        if entered != "over" and (self.spent > self.timeout or now() - self.began > self.timeout + KEPT):
             return self._over("timeout", heads, self.timeout)
-        return self.state
+        return entered
 
     def _starting(self, heads):
         self.began, self.spent = now(), 0.0
-        self.agent.wake()
         return self._over("no start", heads, START) if now() - self.launched > START else "starting"
 
     def _running(self, heads):
@@ -136,30 +136,29 @@ class _Watch:
 
     def _failed(self, heads):
         first = _gone(self.agent, heads)
-        heads = _settled(self.books, self.share)
+        heads = _settled(self.agent, self.books, self.share)
         gone = [*first, *(rank for rank in _gone(self.agent, heads) if rank not in first)]
-        self.state, self.failure = "over", Failure("failed", self.timeout, heads, self.books.read(), gone, {})
+        self.failure = Failure("failed", self.timeout, heads, self.books.read(), gone, {})
         return "over"
 
     def _over(self, kind, heads, seconds=0.0):
         doing = {rank: _doing(heads[rank].pid, frames) for rank, frames in self._stacks(heads).items()}
         elapsed = now() - self.began
-        self.state, self.failure = (
-            "over",
-            Failure(kind, seconds, self.books.heads(), self.books.read(), [], doing, elapsed),
-        )
+        self.failure = Failure(kind, seconds, self.books.heads(), self.books.read(), [], doing, elapsed)
         return "over"
 
     def _stacks(self, heads):
         return stacks.ask(self.agent.folder, {head.rank: head.pid for head in heads if head.state == RUNNING})
 
 
-def _settled(books, share):
-    """The ranks' heads once those that still run are asleep, as in a wait for the one that failed. GRACE at most."""
+def _settled(agent, books, share):
+    """The ranks' heads once all have begun and those that still run are asleep, as in a wait. GRACE at most."""
     began, theirs = now(), 0.0
     while theirs < GRACE and now() - began < PATIENCE:
-        running = {head.rank: head.pid for head in books.heads() if head.state == RUNNING}
-        if not awake(running.values(), 0.05):
+        heads = books.heads()
+        running = {head.rank: head.pid for head in heads if head.state == RUNNING}
+        coming = any(head.state == 0 and agent.alive(rank) for rank, head in enumerate(heads))
+        if not awake(running.values(), 0.05) and not coming:
             break
         theirs += share.look(running)
     return books.heads()

@@ -1,12 +1,14 @@
 """What runs on a rank: join the group; then, run after run, do the student's function and say in the book how it ended.
 
     the parent                                    a rank
-                                                  joins the group, notes how it is (leftovers.py), says RESTED, sleeps
-    writes run 0's payload, says "0"  -------->   wakes, writes its book of run 0: RUNNING ... RETURNED
-    reads the results                             puts back what the function changed, says RESTED, sleeps
+                                                  joins the group, notes how it is (leftovers.py), says RESTED
+    writes run 0's payload, says "0"  -------->   writes its book of run 0: RUNNING ... RETURNED
+    all have returned; says "rest"    -------->   puts back what the function changed, says RESTED
+    all rest: stops them (SIGSTOP)                sleeps
     writes run 1's payload, says "1"  -------->   ...
 
-A rank that cannot be made as it was before says USED, and is ended. One that failed waits for its end, too.
+Until all have returned nothing of a rank may be put back, nor may it be stopped: others may still wait for what its
+threads send. A rank that cannot be made as it was before says USED, and is ended. One that failed waits for its end.
 """
 
 import ctypes
@@ -16,7 +18,6 @@ import io
 import json
 import multiprocessing
 import os
-import select
 import signal
 import struct
 import sys
@@ -31,6 +32,7 @@ import torch.distributed as dist
 from lib import backend, ledger, peers
 from lib.launch import groups
 from lib.launch.leftovers import Before, listen
+from lib.launch.stacks import LIB
 from lib.ledger.book import EXITED, RAISED, RETURNED, BookWriter
 
 rank_of_this_process: int | None = None
@@ -42,7 +44,7 @@ STARTING, RESTED, BUSY, USED = b".r-x"  # what a rank says of itself, in the fil
 STATE = struct.Struct("<Bq")  # that, and how many collectives it has called on all ranks' group
 FOR_EVER = 30 * 86_400.0  # seconds: the parent's watch speaks first
 LONGEST = 2000  # characters of an exception's message that are told
-LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+REST = b"rest\n"
 
 
 def main(folder: str, choice: backend.Choice) -> None:
@@ -71,24 +73,17 @@ def main(folder: str, choice: backend.Choice) -> None:
     state = os.open(f"{folder}/state", os.O_RDWR)
     parent = os.open(f"{folder}/go{rank}", os.O_RDONLY)
     _say(state, rank, RESTED)
-    while line := _next(parent):
-        number = int(line)
-        _say(state, rank, BUSY)
-        _run(folder, number, rank, world_size, trouble)
+    while word := os.read(parent, 20):
+        if word != REST:
+            _say(state, rank, BUSY)
+            _run(folder, int(word), rank, world_size, trouble)
+            continue
         left = before.restore()
         if left:
             with open(f"{folder}/left{rank}", "w") as file:
                 file.write(left)
         _say(state, rank, USED if left else RESTED)
     os._exit(0)  # the parent is gone
-
-
-def _next(parent):
-    """Wait for the parent's word; b"" when it is gone. Stopped meanwhile, so that gloo's threads do not wake either."""
-    stops = sys.platform == "linux" and dist.is_initialized() and dist.get_backend() == "gloo"
-    while stops and not select.select([parent], [], [], 0)[0]:
-        os.kill(os.getpid(), signal.SIGSTOP)  # the parent continues it, again and again until the run has begun
-    return os.read(parent, 20)
 
 
 def _say(state, rank, word):

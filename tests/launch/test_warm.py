@@ -212,6 +212,23 @@ def test_a_forked_process_neither_keeps_the_ranks_nor_loses_its_own(program):
     assert eventually(lambda: not any(p.is_running() for p in its_ranks), 15), its_ranks
 
 
+def test_a_rank_that_has_returned_still_sends_what_others_wait_for():
+    """gloo's thread hands a message over when its receiver asks for it, here after the sender's function is over."""
+
+    def late():
+        group = dist.new_group([0, 1])
+        if dist.get_rank() == 0:
+            late.sent = torch.full((1 << 20,), 3.0)
+            late.work = group.send([late.sent], 1, 0)
+            return 0.0
+        time.sleep(0.5)
+        came = torch.empty(1 << 20)
+        group.recv([came], 0, 0).wait()
+        return came.sum().item()
+
+    assert launch.capture(late, nproc=2, backend="gloo", timeout=20) == [0.0, 3.0 * (1 << 20)]
+
+
 def test_threads_take_turns():
     seen = {}
     at = lambda k: seen.update({k: launch.capture(lambda: (k, dist.get_rank()), nproc=2)})
