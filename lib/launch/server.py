@@ -20,7 +20,7 @@ LATER = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"]
 
 
 class Server:
-    """A process that forks ranks when asked. It ends when this process does, however that ends."""
+    """A process that forks ranks when asked. It ends with this process, however that ends, once it has imported."""
 
     def __init__(self, modules: list[str], loaded: bool = False):
         """loaded: ranks may be forked from it, though the first may have to wait until it has imported `modules`."""

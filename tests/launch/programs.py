@@ -8,7 +8,8 @@ def finish(process, timeout=300):
     return process.returncode, out, err
 
 
-def eventually(condition, seconds=10):
+def eventually(condition, seconds=120):
+    """On a busy machine: a server that still imports when its kernel dies ends only after that."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():

@@ -171,7 +171,7 @@ def test_a_program_that_is_killed_leaves_no_rank(program, signals):
     for number in signals:
         process.send_signal(number)
     process.wait()
-    assert eventually(lambda: not any(p.is_running() for p in family), 15), family
+    assert eventually(lambda: not any(p.is_running() for p in family)), family
 
 
 def test_ranks_whose_server_is_killed_end_and_the_next_run_works(program):
@@ -180,7 +180,7 @@ def test_ranks_whose_server_is_killed_end_and_the_next_run_works(program):
     ranks = [p for p in ranks_of(process) if len(p.parents()) > 2 and p.ppid() != process.pid]
     for server_of_theirs in {p.parent() for p in ranks}:
         server_of_theirs.kill()
-    assert eventually(lambda: not any(p.is_running() and p.status() != "zombie" for p in ranks), 15), ranks
+    assert eventually(lambda: not any(p.is_running() and p.status() != "zombie" for p in ranks)), ranks
     out, err = process.communicate("go\n", timeout=300)
     assert process.returncode == 0 and out.count(",") == 1, err
 
@@ -204,12 +204,12 @@ def test_a_forked_process_neither_keeps_the_ranks_nor_loses_its_own(program):
     try:
         process.kill()
         process.wait()
-        assert eventually(lambda: not any(p.is_running() for p in family), 15), family
+        assert eventually(lambda: not any(p.is_running() for p in family)), family
         assert child.is_running()
     finally:
         its_ranks = child.children(recursive=True)
         child.kill()
-    assert eventually(lambda: not any(p.is_running() for p in its_ranks), 15), its_ranks
+    assert eventually(lambda: not any(p.is_running() for p in its_ranks)), its_ranks
 
 
 def test_a_rank_that_has_returned_still_sends_what_others_wait_for():
