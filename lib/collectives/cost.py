@@ -58,7 +58,7 @@ def ring_sent(n, N):
     return max(2 * n - size[r] - size[(r + 1) % N] for r in range(N))
 
 
-SEGMENT = 2 << 20  # bytes: what the pipelined ring sends at a time while reducing; measured, flat from 1 to 4 MB
+SEGMENT = 4 << 20  # bytes: what the pipelined ring sends at a time while reducing; measured, flat from 2 to 8 MB
 
 
 def segments(chunk_bytes):

@@ -11,7 +11,6 @@ Not found: what is changed inside an object that is none of these, such as an en
 keeps to itself, such as a warning that torch gives once in a process.
 """
 
-import contextlib
 import faulthandler
 import gc
 import importlib.machinery
@@ -74,8 +73,8 @@ SETTINGS = [  # (how it is read, how it is set)
 class Before:
     """How this rank was before its first run. `restore()` makes it so again, or says what it cannot make so."""
 
-    def __init__(self, stack):
-        """stack: the file that faulthandler writes to."""
+    def __init__(self, stack, imported):
+        """stack: the file that faulthandler writes to. imported: called with each module of lib that is imported."""
         self.stack = stack
         self.names: dict[str, tuple] = {}  # module or class -> (its names, what they hold; copies of lib's tables)
         for name in MODULES:
@@ -83,9 +82,11 @@ class Before:
         for kind in [*CLASSES, *_classes_of(torch.nn)]:
             self.names[_title(kind)] = (kind, dict(vars(kind)), {})
         for name, module in list(sys.modules.items()):
-            if name.split(".")[0] == "lib" and not name.startswith(BOOK_KEEPING):
-                self._note(module)
-        sys.meta_path.insert(0, _Noting(self._note))
+            if name.split(".")[0] == "lib":
+                imported(module)
+                if not name.startswith(BOOK_KEEPING):
+                    self._note(module)
+        sys.meta_path.insert(0, _Noting(lambda module: (imported(module), self._note(module))))
         self.modules = set(sys.modules)
         self.threads = set(threading.enumerate())
         self.environment = dict(os.environ)
@@ -130,8 +131,8 @@ class Before:
             return "a hook on all modules"
         if torch._C._len_torch_dispatch_stack() or torch._C._autograd._top_saved_tensors_default_hooks(True):
             return "a mode of torch"
-        if children := _children():
-            return f"the process {children[0]}"
+        if _has_children():
+            return "a process that it has started"
         if [os.fstat(number).st_ino for number in (1, 2)] != self.files:
             return "another file for what is printed"
         for name in sys.modules.keys() - self.modules:
@@ -240,13 +241,15 @@ def _count_meshes():
     return made
 
 
-def _children():
-    """The processes that this one has started and that still run, as far as the system tells."""
-    found = []
-    for thread in os.listdir("/proc/self/task") if os.path.exists("/proc/self/task") else ():
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children") as file:
-            found += file.read().split()
-    return found
+def _has_children():
+    """Has this process started another one that runs, or that it has not waited for?"""
+    if sys.platform != "linux":
+        return False
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _restore_logging(level, handlers):

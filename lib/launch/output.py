@@ -18,22 +18,22 @@ class Output:
 
     def __init__(self, folder: str, nproc: int, show: bool, earlier: bool = False):
         """earlier: the ranks have printed in other runs, which is dropped."""
-        if earlier:
-            for path in glob.glob(f"{folder}/log/*/attempt_0/*/std*.log"):
-                os.truncate(path, 0)
         self.folder, self.nproc, self.show = folder, nproc, show
         self.first = None  # when the first output was seen
         self.streams: dict[tuple[int, str], _Stream] = {}
         self.lines: list[tuple[int, str]] = []  # (rank, line) of stdout
+        if earlier:
+            for stream in self._all().values():
+                stream.empty()
 
     def pump(self, final: bool = False) -> None:
         """Show what is new. final: also what is not ended by a newline."""
-        streams = {(which, r): self._stream(r, which) for which in ("stdout", "stderr") for r in range(self.nproc)}
-        if self.first is None and any(stream is not None and stream.size() for stream in streams.values()):
+        streams = self._all()
+        if self.first is None and any(stream.size() for stream in streams.values()):
             self.first = time.monotonic()
         hold = not final and (self.first is None or time.monotonic() - self.first < HOLD)
         for (which, rank), stream in streams.items():
-            if stream is not None and not (hold and stream.size() <= 4 * LIMIT):
+            if not (hold and stream.size() <= 4 * LIMIT):
                 for line in stream.take(final):
                     if which == "stdout":
                         self.lines.append((rank, line))
@@ -42,14 +42,14 @@ class Output:
         if self.show:
             sys.stdout.flush()
 
-    def _stream(self, rank, which):
-        key = (rank, which)
-        if key not in self.streams:
-            found = glob.glob(f"{self.folder}/log/*/attempt_0/{rank}/{which}.log")
-            if not found:
-                return None
-            self.streams[key] = _Stream(found[0])
-        return self.streams[key]
+    def _all(self):
+        """{(which, rank): _Stream}, all of stdout first; without those whose rank has not been started yet."""
+        if len(self.streams) < 2 * self.nproc:
+            wanted = [(which, rank) for which in ("stdout", "stderr") for rank in range(self.nproc)]
+            for attempt in glob.glob(f"{self.folder}/log/*/attempt_0"):
+                paths = {(which, rank): f"{attempt}/{rank}/{which}.log" for which, rank in wanted}
+                self.streams = {k: self.streams.get(k) or _Stream(p) for k, p in paths.items() if os.path.exists(p)}
+        return self.streams
 
 
 class _Stream:
@@ -60,6 +60,10 @@ class _Stream:
 
     def size(self):
         return os.path.getsize(self.path)
+
+    def empty(self):
+        if self.size():
+            os.truncate(self.path, 0)
 
     def take(self, final):
         size = os.path.getsize(self.path)

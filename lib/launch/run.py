@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 
 import cloudpickle
 
@@ -23,6 +24,7 @@ from lib.ledger.read import Books, Ledger
 
 ROOM = 1 << 16  # bytes that a run needs free: with less, its books and results cannot be written
 _said: set[tuple] = set()  # what this kernel's ranks have run on
+_packing = threading.RLock()  # what travels by value is a list that all threads share
 
 
 class Results(list):
@@ -183,16 +185,17 @@ def _pack(fn, args):
     """fn and args as bytes; what the user's own modules define by value too, so that the ranks see what we see."""
     modules = {sys.modules.get(getattr(thing, "__module__", None) or "") for thing in (fn, *args) if callable(thing)}
     by_value = [module for module in modules if module is not None and _is_users(module)]
-    for module in by_value:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        return cloudpickle.dumps((fn, args))
-    except Exception:
-        _name_what_cannot_be_packed(fn, args)
-        raise
-    finally:
+    with _packing:
         for module in by_value:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            return cloudpickle.dumps((fn, args))
+        except Exception:
+            _name_what_cannot_be_packed(fn, args)
+            raise
+        finally:
+            for module in by_value:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 def _name_what_cannot_be_packed(fn, args):

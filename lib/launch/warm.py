@@ -12,6 +12,7 @@ this process. On GPUs there is one set at a time.
 import atexit
 import collections
 import contextlib
+import glob
 import os
 import shutil
 import signal
@@ -27,7 +28,6 @@ from lib.launch import worker
 from lib.launch.agent import Agent, signal_to
 from lib.launch.server import Server
 from lib.launch.share import state
-from lib.launch.stacks import LIB
 
 IDLE = 1800.0  # seconds that a set may rest
 IDLE_ON_GPU = 300.0  # the same, where it keeps memory of GPUs
@@ -48,7 +48,7 @@ class Ranks:
     """One set: its processes, its folder, and a pipe to each rank that tells it to go."""
 
     def __init__(self, choice: Choice, nproc: int, server: Server):
-        self.choice, self.nproc, self.server, self.sources = choice, nproc, server, _sources()
+        self.choice, self.nproc, self.server = choice, nproc, server
         self.runs, self.used, self.pipes, self.agent = 0, time.monotonic(), [], None
         self.busy = True  # with a run, or with being made
         self.folder = tempfile.mkdtemp(prefix="launch-")
@@ -58,7 +58,7 @@ class Ranks:
             self.pipes.append(os.open(f"{self.folder}/go{rank}", os.O_RDWR))  # for both, so as not to wait for the rank
         with open(f"{self.folder}/state", "wb") as file:
             file.write(worker.STATE.pack(worker.STARTING, 0) * nproc)
-        self.agent = Agent(worker.main, (self.folder, choice), nproc, self.folder, server)
+        self.agent = Agent(worker.main, (self.folder, choice, time.time_ns()), nproc, self.folder, server)
         self.agent.start()
         self.busy = False
 
@@ -73,10 +73,10 @@ class Ranks:
         return folder
 
     def go(self) -> None:
-        self.agent.watch(True)
         self._tell(b"%d\n" % self.runs)
         signal_to(self.agent.pids(), signal.SIGCONT)
         self.runs += 1
+        self.agent.watch(True)
 
     def rest(self) -> None:
         """The run is over for all of them: put back what it changed."""
@@ -100,7 +100,7 @@ class Ranks:
 
     def is_as_new(self, seconds: float) -> bool:
         """Do all ranks rest, as they were before their first run? Waits so long for them to do so."""
-        deadline = time.monotonic() + seconds
+        deadline, pause = time.monotonic() + seconds, 0.0005
         while True:
             words, calls = zip(*self.states(), strict=True)
             if worker.USED in words or not self.is_alive():
@@ -109,7 +109,16 @@ class Ranks:
                 return len(set(calls)) == 1
             if _leaving or time.monotonic() > deadline:
                 return False
-            time.sleep(0.001)
+            time.sleep(pause)
+            pause = min(0.01, 1.5 * pause)
+
+    def is_outdated(self) -> bool:
+        """Has a file of lib changed since a rank has imported it?"""
+        lines = set()
+        for path in glob.glob(f"{self.folder}/imported*"):
+            with open(path) as file:
+                lines.update(file.read().splitlines())
+        return any(_changed(path) != int(when) for when, path in (line.split(" ", 1) for line in lines))
 
     def is_alive(self) -> bool:
         if self.agent.has_ended or not all(map(self.agent.alive, range(self.nproc))):
@@ -155,8 +164,7 @@ def taken(choice: Choice, nproc: int, fresh: bool = False):
 def _take(choice, nproc, fresh):
     end_interrupted()
     _pause(signal.SIGSTOP)
-    sources = _sources()
-    _end(ranks for ranks in _sets if ranks.sources != sources)
+    _end(ranks for ranks in _sets if ranks.is_outdated())
     kind = _kind(choice, nproc)
     found = next((r for r in _sets if r.kind == kind and r.server.loaded and not (fresh and r.runs)), None)
     if found is not None and not (found.is_as_new(SETTLE) if found.runs else found.is_alive()):
@@ -299,16 +307,12 @@ def _kind(choice, nproc):
     return choice.name, choice.ranks_per_gpu, nproc
 
 
-def _sources():
-    """{file of lib: when it was last changed}"""
-    found, folders = {}, [LIB]
-    while folders:
-        for entry in os.scandir(folders.pop()):
-            if entry.name.endswith(".py"):
-                found[entry.path] = entry.stat().st_mtime_ns
-            elif entry.name != "__pycache__" and entry.is_dir(follow_symlinks=False):
-                folders.append(entry.path)
-    return found
+def _changed(path):
+    """When a file was changed last, in nanoseconds since 1970; -1 when it is gone."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return -1
 
 
 def _held(pid):

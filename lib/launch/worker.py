@@ -47,8 +47,11 @@ LONGEST = 2000  # characters of an exception's message that are told
 REST = b"rest\n"
 
 
-def main(folder: str, choice: backend.Choice) -> None:
-    """The entry point that the agent calls on every rank. `folder`: this set's, with a folder in it for each run."""
+def main(folder: str, choice: backend.Choice, made: int) -> None:
+    """The entry point that the agent calls on every rank.
+
+    folder: this set's, with a folder in it for each run. made: when, in nanoseconds since 1970.
+    """
     global rank_of_this_process
     gc.freeze()  # what the server has imported: to look through it would copy every page of it
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -67,7 +70,7 @@ def main(folder: str, choice: backend.Choice) -> None:
     try:
         backend.join(choice, dist.FileStore(f"{folder}/store", world_size), FOR_EVER)
         peers.count_messages()
-        before = Before(stack)
+        before = Before(stack, Imported(f"{folder}/imported{rank}", made))
     except BaseException as error:
         trouble = error  # the first run tells it
     state = os.open(f"{folder}/state", os.O_RDWR)
@@ -84,6 +87,18 @@ def main(folder: str, choice: backend.Choice) -> None:
                 file.write(left)
         _say(state, rank, USED if left else RESTED)
     os._exit(0)  # the parent is gone
+
+
+class Imported:
+    """Writes down which files of lib this rank has imported, and when they were changed last: `warm.Ranks.outdated`."""
+
+    def __init__(self, path, made):
+        self.file, self.made = open(path, "w", buffering=1), made  # noqa: SIM115  open as long as the rank lives
+
+    def __call__(self, module):
+        if getattr(module, "__file__", None):
+            changed = os.stat(module.__file__).st_mtime_ns
+            self.file.write(f"{changed if changed < self.made else 0} {module.__file__}\n")
 
 
 def _say(state, rank, word):

@@ -177,7 +177,8 @@ def plain(value):
 
 
 def within(interval) -> str:
-    return f"{interval.median:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+    digits = 2 if interval.median >= 0.1 else 4
+    return f"{interval.median:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
 def duration(seconds: float) -> str:
