@@ -1,7 +1,7 @@
 """The score, as regression bars a little above what the model reaches, in percent.
 
 In sample here, for time's sake. `python -m lib.cost score` also cross-validates by configuration group and
-extrapolates; the README shows those.
+extrapolates; lib/cost/README.md shows those.
 """
 
 import numpy as np
