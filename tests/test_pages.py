@@ -31,7 +31,7 @@ def links(text):
 
 
 def anchors(text):
-    """What GitHub calls the headings of a page: "## macOS and WSL2" -> "macos-and-wsl2"."""
+    """What GitHub calls the headings of a page: "## Many nodes" -> "many-nodes"."""
     headings = re.findall(r"^#+ (.+)$", without_fences(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
