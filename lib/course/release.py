@@ -23,7 +23,7 @@ from .withhold import Definition, withhold
 
 BUNDLE = Path(__file__).with_name("bundle")
 ROOT_FILES = ("LICENSE", ".gitignore")
-LIB_FILES = {".py", ".csv", ".md", ".json"}
+LIB_FILES = {".py", ".csv", ".md", ".json", ".png"}
 TESTS = ("conftest.py", "test_quick.py", "launch", "ledger", "test_backend.py", "test_model.py", "test_text.py")
 REQUIRES_PYTHON = re.compile(r'^requires-python = ".*"$', re.MULTILINE)
 

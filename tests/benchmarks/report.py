@@ -1,4 +1,4 @@
-"""What a benchmark found, as a table on the terminal, as Markdown for the README, and as JSON with the machine."""
+"""What a benchmark found, as a table on the terminal, as Markdown for README.md here, and as JSON with the machine."""
 
 import datetime
 import os
@@ -15,7 +15,7 @@ from lib import plots
 from tests.benchmarks.measure import Bar, Comparison
 
 COLUMNS = ["comparison", "ranks", "size", "ours", "theirs", "ratio [95 %]", "control [95 %]", "bar", "verdict"]
-QUICK = "QUICK: fewer sizes and rounds, to see that it works. These numbers are not for the README."
+QUICK = "QUICK: fewer sizes and rounds, to see that it works. These numbers are not for tests/benchmarks/README.md."
 
 
 @dataclass(frozen=True)

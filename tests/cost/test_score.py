@@ -1,8 +1,11 @@
 """The score, as regression bars a little above what the model reaches, in percent.
 
 In sample here, for time's sake. `python -m lib.cost score` also cross-validates by configuration group and
-extrapolates; the README shows those.
+extrapolates; lib/cost/README.md shows those.
 """
+
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,6 +45,20 @@ def test_below_the_null_model_wherever_there_are_8_rows(lines):
     assert len(large) >= 19
     for line in large:
         assert line.mean < line.null_mean, line
+
+
+def test_the_page_shows_these_errors(lines):
+    """lib/cost/README.md: rows, errors in sample and the null model's of each source, to the digit shown."""
+    page = (Path(__file__).parents[2] / "lib" / "cost" / "README.md").read_text(encoding="utf-8")
+    table = page.split("| in sample |")[1].split("\n\n")[0]
+    number = r"(\d+\.\d)"
+    row = re.compile(rf"^\| (\S+) \| (\d+) \| {number} / {number} % \|.*\| {number} / {number} % \|$", re.MULTILINE)
+    shown = {source: tuple(map(float, values)) for source, *values in row.findall(table)}
+    assert len(shown) > 30 and shown.keys() <= lines.keys()
+    for source, values in shown.items():
+        line = lines[source]
+        now = (line.rows, line.mean, line.p90, line.null_mean, line.null_p90)
+        assert values == pytest.approx(now, abs=0.0501), source
 
 
 def test_the_null_model_is_one_efficiency_per_source(cases):

@@ -172,6 +172,14 @@ def test_it_holds_the_labs_asked_for_as_labs_holds_them(bundle):
     assert f'requires-python = ">={version},<' in (bundle / "pyproject.toml").read_text()
 
 
+def test_every_link_on_its_pages_leads_to_a_file_of_it(bundle):
+    pages = {page.relative_to(bundle).as_posix(): page for page in bundle.rglob("*.md")}
+    assert {"README.md", "lib/cost/README.md", "lib/launch/README.md"} <= set(pages)
+    for name, page in pages.items():
+        for link in re.findall(r"\]\(([^)\s#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            assert link.startswith("https://") or (page.parent / link).exists(), f"{name}: {link}"
+
+
 def test_no_answer_and_no_hidden_case_is_in_it(bundle):
     """Neither our solutions' lines nor those of withheld definitions; that lines are found is seen where they stay."""
     texts = {

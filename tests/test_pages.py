@@ -1,0 +1,132 @@
+"""The pages in Markdown: their links lead somewhere, what they name exists, and their facts are those of the course."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from lib.course import notebook
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md", ROOT / "solutions" / "README.md",
+    *(p for top in ("lib", "tests") for p in sorted((ROOT / top).rglob("README.md")) if p.parent.name != "bundle"),
+]  # fmt: skip
+MADE = {"points.csv", "points.json", "junit.xml", "lib/_reference.zip"}  # by commands; and all under results/
+LOOKS_LIKE_A_PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*(\.(py|md|csv|json|yml|toml|zip|xml|png|ipynb)|/)")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+INTERVAL = r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]"
+
+
+def without_fences(text):
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def links(text):
+    """The targets of all links and images that are not addresses on the web."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", without_fences(text))
+    return [target for target in targets if not target.startswith(("http://", "https://"))]
+
+
+def anchors(text):
+    """What GitHub calls the headings of a page: "## Many nodes" -> "many-nodes"."""
+    headings = re.findall(r"^#+ (.+)$", without_fences(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def exists(name, page):
+    """Whether a path is there: seen from the root, from the page or from lib; a bare name: anywhere in lib or tests."""
+    roots = [ROOT, page.parent, ROOT / "lib"]
+    if any(any(root.glob(name.rstrip("/"))) for root in roots):
+        return True
+    return "/" not in name and any(any((ROOT / top).rglob(name)) for top in ("lib", "tests"))
+
+
+def title(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def rows(text, first):
+    """The cells of the table whose header begins with the cell `first`: [[cell, ...], ...]."""
+    lines = text.split(f"\n| {first} |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+
+
+def test_all_pages_are_found():
+    assert {"README.md", "lib/course/README.md", "lib/launch/README.md", "lib/cost/README.md"} <= set(map(title, PAGES))
+    assert {"tests/benchmarks/README.md", "tests/gpu/README.md", "solutions/README.md"} <= set(map(title, PAGES))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=title)
+def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page):
+    for link in links(page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{title(page)}: {link} is not there"
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), f"{title(page)}: no heading {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=title)
+def test_every_path_and_command_that_is_named_exists(page):
+    text = page.read_text(encoding="utf-8")
+    for span in re.findall(r"`([^`\n]+)`", without_fences(text)):
+        if LOOKS_LIKE_A_PATH.fullmatch(span) and span not in MADE and not span.startswith(("results/", ".venv")):
+            assert exists(span, page), f"{title(page)}: `{span}` is not there"
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`|&& )make ([a-z][a-z-]*)", text, re.MULTILINE)) <= targets
+    for module in re.findall(r"python -m ((?:lib|tests)[\w.]*)", text):
+        path = ROOT / module.replace(".", "/")
+        assert (path / "__main__.py").exists() or path.with_suffix(".py").exists(), f"{title(page)}: {module}"
+
+
+def test_a_newcomer_reads_the_readme_in_two_minutes():
+    assert len(README.splitlines()) <= 130
+    assert sorted(link.partition("#")[0] for link in set(links(README)) if link.endswith(".md")) == sorted(
+        title(page) for page in PAGES if page.parent != ROOT
+    )
+
+
+def test_the_readme_counts_the_exercises_of_each_lab():
+    found = []
+    for lab in notebook.labs(ROOT):
+        exercises = notebook.exercises(notebook.read(notebook.solution_path(ROOT, lab)))
+        bonus = sum(exercise.bonus for exercise in exercises)
+        number = lab.split("_")[0].removeprefix("lab")
+        found.append([number, f"{len(exercises) - bonus}" + (f", and {bonus} bonus" if bonus else "")])
+    assert [[number, count] for number, _, count in rows(README, "lab")] == found
+
+
+def test_the_verdict_in_the_readme_is_that_of_lab_0():
+    shown = README.split("```\ndeadlock:")[1].split("```")[0]
+    cells = json.loads((ROOT / "solutions" / "lab0_concepts.ipynb").read_text(encoding="utf-8"))["cells"]
+    (cell,) = (cell for cell in cells if cell["id"] == "messages-deadlock-run")
+    assert "deadlock:" + shown == "".join(cell["outputs"][0]["text"])
+
+
+def test_the_readme_s_speeds_are_those_of_the_benchmarks_page():
+    """Ratio and control of each row stand in one section there."""
+    sections = (ROOT / "tests" / "benchmarks" / "README.md").read_text(encoding="utf-8").split("\n## ")
+    shown = rows(README, "ours")
+    assert len(shown) == 5
+    for row in shown:
+        figures = re.findall(INTERVAL, " ".join(row))
+        assert figures and any(all(figure in section for figure in figures) for section in sections), row
+
+
+def test_the_readme_s_versions_are_those_that_can_be_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    python = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"])
+    (torch,) = (need for need in project["dependencies"] if need.startswith("torch>"))
+    torch = re.fullmatch(r"torch>=2\.(\d+),<2\.(\d+)", torch)
+    low, high = int(python[1]), int(python[2]) - 1
+    assert f"Python 3.{low} and 3.{high}, torch 2.{torch[1]} to 2.{int(torch[2]) - 1}." in README
+    assert f"Python 3.{low} or 3.{high}" in README
+
+
+def test_every_benchmark_has_a_section_of_its_page():
+    page = (ROOT / "tests" / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    headings = " ".join(re.findall(r"^## (.+)$", page, re.MULTILINE))
+    names = {path.stem.removeprefix("bench_") for path in (ROOT / "tests" / "benchmarks").glob("bench_*.py")}
+    assert set(re.findall(r"`(\w+)`", headings)) == names
