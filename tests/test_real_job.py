@@ -63,6 +63,7 @@ def kill_a_rank(script, checkpoint):
 
 @pytest.mark.netns
 @pytest.mark.skipif(REASON is not None, reason=f"not run: {REASON}")
+@pytest.mark.slow
 def test_the_job_on_two_nodes_killed_and_resumed_ends_as_on_one_machine(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir(), two.mkdir()

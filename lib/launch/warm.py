@@ -32,6 +32,7 @@ from lib.launch.share import state
 IDLE = 1800.0  # seconds that a set may rest
 IDLE_ON_GPU = 300.0  # the same, where it keeps memory of GPUs
 SETTLE = 10.0  # seconds that ranks may take to put back what a run has changed
+QUIET = 2.0  # seconds without a run before the second server is made: a program that soon ends does without
 COME = 120.0  # seconds that a set made ahead of a run may take to join
 PER_RANK = 100 << 20  # bytes that a rank takes, until one has been measured
 SHARE = 0.5  # of the memory that is free, a new set may take at most so much
@@ -255,7 +256,7 @@ class _Keeper(threading.Thread):
         global _last
         while not _leaving:
             coming = any(not ranks.server.loaded for ranks in _sets)
-            self.asked.wait(0.1 if coming else 30.0 if _sets else None)
+            self.asked.wait(0.1 if coming else QUIET if _sets and self.lacks_later() else 30.0 if _sets else None)
             self.asked.clear()
             with one_at_a_time:
                 if not _leaving:
@@ -285,9 +286,13 @@ class _Keeper(threading.Thread):
             if not ranks.busy and ranks.server.loaded:
                 ranks.sleep()
 
+    def lacks_later(self):
+        return len(_servers) == 1 and _servers[0].modules == servers.PRELOAD and not self.given_up
+
     def load_later(self):
         """Make the second server, and a set from it; once that rests, what came from the first is replaced."""
-        if len(_servers) == 1 and _servers[0].modules == servers.PRELOAD and not self.given_up:
+        quiet = all(time.monotonic() - ranks.used > QUIET for ranks in _sets)
+        if self.lacks_later() and quiet:
             _servers.append(Server([*servers.PRELOAD, *servers.LATER]))
         for server in [server for server in _servers if not server.loaded]:
             coming = next((ranks for ranks in _sets if ranks.server is server), None)

@@ -163,7 +163,14 @@ def test_a_program_that_ends_leaves_no_process_and_no_folder(program, tmp_path):
     assert list(tmp_path.glob("launch-*")) == []
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGKILL], [signal.SIGTERM], [signal.SIGSTOP, signal.SIGKILL]])
+KILLS = [
+    [signal.SIGKILL],
+    pytest.param([signal.SIGTERM], marks=pytest.mark.slow),
+    pytest.param([signal.SIGSTOP, signal.SIGKILL], marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("signals", KILLS)
 def test_a_program_that_is_killed_leaves_no_rank(program, signals):
     process = program(RESTING + "    time.sleep(600)\n")
     assert process.stdout.readline() == "ready\n"
@@ -273,7 +280,12 @@ def test_an_edit_to_lib_or_to_a_module_of_ones_own_is_seen_by_the_next_run(tmp_p
 def test_after_a_failure_ranks_are_made_ready_while_nothing_runs():
     with pytest.raises(launch.RankError):
         launch.capture(cells.raises, nproc=2)
-    assert eventually(lambda: [(r.nproc, r.runs) for r in warm._sets][-1:] == [(2, 0)] and warm._sets[-1].is_as_new(0))
+
+    def is_ready():
+        with warm.one_at_a_time:  # not while it is being made
+            return [(r.nproc, r.runs) for r in warm._sets][-1:] == [(2, 0)] and warm._sets[-1].is_as_new(0)
+
+    assert eventually(is_ready)
     pids = warm._sets[-1].agent.pids()
     assert launch.capture(os.getpid, nproc=2) == pids
 
