@@ -2,8 +2,8 @@
 
     Calls(cases, give, want)(fn)      give(case, rank) -> {argument: value}      want(case, rank) -> tensor
 
-A record of one rank: ok; got, what counts, on the CPU (no tensor: its form in words); returned, "it" where the very
-tensor came back that was to hold the result, else as got; changed and shared, the arguments that were changed, or whose
+A record of one rank: ok; got, what counts, on the CPU (no tensor: its form in words); filled; returned, "it" where the
+very tensor came back that was to hold the result, else as got; changed and shared, the arguments that were changed, or whose
 memory the result has; kept, whether it is still what it was after all later calls.
 """
 
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from lib import backend
-from lib.check.cases import Case, called, form_of, groups_of, in_step, is_a
+from lib.check.cases import Case, called, form_of, groups_of, in_step, is_a, of_world
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,16 @@ class Calls:
 
     give: arguments in order, made on the CPU; those that an answer may name (`by_name`) go by name, and None is left
         out. into: the argument that holds the result after the call; "": what is returned.
+    fills: an argument that, where it is given, holds what is returned.
+    cases: a tuple, or a function of the number of ranks.
     groups: (cases) -> {case: its group, given by name unless None; or a tuple of groups, given in order}.
     """
 
-    cases: tuple[Case, ...]
+    cases: tuple[Case, ...] | Callable
     give: Callable
     want: Callable
     into: str = ""
+    fills: str = ""
     by_name: tuple[str, ...] = ()
     groups: Callable = groups_of
 
@@ -44,7 +47,7 @@ class Calls:
             held.append((record, out, before))
             return record
 
-        records = in_step(self.cases, self.groups, one)
+        records = in_step(of_world(self.cases, dist.get_world_size()), self.groups, one)
         for record, out, _ in held:
             record["kept"] = not torch.is_tensor(out) or not record["ok"] or torch.equal(out.cpu(), record["got"])
         return records
@@ -59,13 +62,15 @@ class Calls:
         return called(case, fn, *plain, **named)
 
     def _record(self, case, rank, given, before, returned):
-        out = given[self.into] if self.into else returned
-        got = out.detach().cpu().clone() if type(out) is torch.Tensor else form_of(out)
-        inputs = {name: tensor for name, tensor in given.items() if name in before and name != self.into}
+        out, place = (given[self.into] if self.into else returned), given.get(self.into or self.fills)
+        got, want = _plain(out), self.want(case, rank)
+        inputs = {name: tensor for name, tensor in given.items() if name in before and tensor is not place}
+        filled = not self.fills or place is None or is_a(place.cpu(), want)
         return {
-            "ok": is_a(got, self.want(case, rank)),
+            "ok": is_a(got, want) and filled,
             "got": got,
-            "returned": "it" if returned is out and self.into else _plain(returned),
+            "filled": filled,
+            "returned": "it" if returned is place and torch.is_tensor(place) else _plain(returned),
             "changed": [name for name, tensor in inputs.items() if not torch.equal(tensor, before[name])],
             "shared": [name for name, tensor in inputs.items() if shares_memory(out, tensor)],
             "kept": True,

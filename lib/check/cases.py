@@ -124,10 +124,15 @@ def called(case, fn, *args, **kwargs):
     return out
 
 
+def of_world(cases, world_size):
+    """The cases on so many ranks: a tuple, or a function of their number."""
+    return cases(world_size) if callable(cases) else cases
+
+
 def seen(runs, cases):
-    """(run, case, [record of rank 0 of its group, ...]) for the cases that were run."""
+    """(run, case, [record of rank 0 of its group, ...]) for the cases that were run; cases: `of_world`'s."""
     for run in runs:
-        for number, case in enumerate(cases[: len(run.results[0])]):
+        for number, case in enumerate(of_world(cases, run.world_size)[: len(run.results[0])]):
             yield run, case, [run.results[member][number] for member in case.members]
 
 
@@ -145,6 +150,17 @@ def total(world_size, n, dtype, fine=True):
     return sum(part(rank, n, torch.int64, False) for rank in range(world_size)).to(dtype) * (
         FINE.get(dtype, 1) if fine else 1
     )
+
+
+def own(rank, n, dtype):
+    """What tells whose it is: 1000 (rank+1) + 0, 1, 2, ..., times `fine`. (n,)"""
+    return (1000 * (rank + 1) + torch.arange(n, device="cpu")).to(dtype) * FINE.get(dtype, 1)
+
+
+def owner(value, world_size):
+    """The rank whose `own` this value is one of, or None."""
+    whole = value.item() // FINE[torch.int64] if value.dtype == torch.int64 else value.item() / FINE.get(value.dtype, 1)
+    return int(whole) // 1000 - 1 if 1000 <= whole < 1000 * (world_size + 1) and whole % 1 == 0 else None
 
 
 def draw(seed, *shape, top=3):

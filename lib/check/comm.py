@@ -61,7 +61,7 @@ class Recorder:
 
     allowed: the sets of ranks over which an answer may call; a call for others is noted (`stray`) and done over the
         first of them. None: any ranks of control.
-    before: before(Call) is called as each call begins; it may look at the memory, or wait (gates.py).
+    before: before(Call) is called as each call begins; it may look at the memory, or wait (overlap.py).
     """
 
     def __init__(self, control, allowed=None, before=None):

@@ -13,7 +13,8 @@ from math import isfinite
 
 import torch
 
-from lib.check.cases import FINE, k, total
+from lib.check.cases import FINE, is_a, k, part, total
+from lib.check.exercise import Problem
 
 
 def two(want, got) -> tuple[str, str]:
@@ -167,6 +168,20 @@ def chunk_of_the_sum(case, out):
     """The rank whose chunk of the sum `out` is, or None."""
     chunks = total(case.world_size, case.n, case.dtype).tensor_split(case.world_size)
     return next((r for r, chunk in enumerate(chunks) if chunk.shape == out.shape and torch.equal(chunk, out)), None)
+
+
+def in_place_sum(case, rank, got, want, records):
+    """For `values` of a sum in place: the Problem; facts as read_sum's, and finished: the chunks that are right."""
+    if is_a(records[rank]["returned"], want) and is_a(got, part(rank, case.n, case.dtype)):
+        text = f"{case.name}: {case.rank(rank)} returned the sum, but its tensor still holds what it held before"
+        return Problem("in place", text)
+    text, facts = read_sum(case, rank, got)
+    right = [r for r, record in enumerate(records) if record["ok"]]
+    if right:
+        text += f"\nOnly {who(right)} {'has' if len(right) == 1 else 'have'} the sum everywhere."
+    chunks = zip(got.tensor_split(case.world_size), want.tensor_split(case.world_size), strict=True)
+    facts["finished"] = [c for c, (mine, sum_) in enumerate(chunks) if torch.equal(mine, sum_)]
+    return Problem("value", text, facts)
 
 
 def shares(out, parts, tolerance=1e-9):

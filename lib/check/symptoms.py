@@ -110,7 +110,7 @@ BUILT_IN = Hint(
     "build it from p2p.send_recv, p2p.send, p2p.recv, p2p.exchange, or dist's send, recv, isend and irecv.",
 )
 RETURNED_NONE = Hint(
-    "nothing returned", kind("returned", "not returned"), "the function must end with a `return` of its result."
+    "nothing returned", kind("returned"), "the function must end with a `return` of its result."
 )
 ENDLESS = Hint(
     "never ends", kind("endless", "timeout"), "some loop never reaches its end: what must change for it to end?"
@@ -118,6 +118,19 @@ ENDLESS = Hint(
 EXITED = Hint("exits", kind("exited"), "return from the function; nothing else in a lab should end the process.")
 UNREADABLE = Hint(
     "another kind of result", kind("unreadable"), "return what the docstring says, in that form and nothing else."
+)
+IN_PLACE = Hint(
+    "not in place",
+    kind("in place"),
+    "the caller's tensor must hold the result: write into it, tensor.copy_(result). `tensor = result` only gives the "
+    "name to another tensor.",
+)
+NOT_RETURNED = Hint("does not return it", kind("not returned"), "the function must end with `return` of that tensor.")
+DIVIDED = Hint("divided by N", fact("divided"), "all-reduce sums here. Whoever wants the mean divides afterwards.")
+NOTHING_ADDED = Hint(
+    "unsummed",
+    lambda p: p.fact("own") and not p.fact("finished"),
+    "the tensor holds what it held before. Does the sum go to another tensor that is forgotten?",
 )
 WHOSE_RANKS = Hint(
     "ranks of the world, not of the group",

@@ -8,6 +8,7 @@ FUNCTION = {
 }
 NOTHING_GIVEN = {"given used": "no function is given to it"}
 MAY_BE_A_VIEW = {"returned": "for N = 1 the chunk may be a view: the docstring promises no copy"}
+IN_PLACE = {"returned": "the caller's tensor holds the result; that it is returned too is a convenience"}
 NO_RANKS = (
     FUNCTION
     | NOTHING_GIVEN
