@@ -3,11 +3,12 @@
     Calls(cases, give, want)(fn)      give(case, rank) -> {argument: value}      want(case, rank) -> tensor
 
 A record of one rank: ok; got, what counts, on the CPU (no tensor: its form in words); filled; returned, "it" where the
-very tensor came back that was to hold the result, else as got; changed and shared, the arguments that were changed, or whose
-memory the result has; kept, whether it is still what it was after all later calls.
+very tensor came back that was to hold the result, else as got; changed and shared, the arguments that were changed, or
+whose memory the result has; kept, whether it is still what it was after all later calls; watched, what `watch` saw.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,7 @@ class Calls:
         out. into: the argument that holds the result after the call; "": what is returned.
     fills: an argument that, where it is given, holds what is returned.
     cases: a tuple, or a function of the number of ranks.
+    watch: `with watch() as watched:` around each call; what it saw is in the record.
     groups: (cases) -> {case: its group, given by name unless None; or a tuple of groups, given in order}.
     """
 
@@ -35,6 +37,7 @@ class Calls:
     fills: str = ""
     by_name: tuple[str, ...] = ()
     groups: Callable = groups_of
+    watch: Callable = nullcontext
 
     def __call__(self, fn):
         held = []
@@ -43,7 +46,10 @@ class Calls:
             rank = case.members.index(dist.get_rank())
             given = {name: _there(value) for name, value in self.give(case, rank).items() if value is not None}
             before = {name: value.clone() for name, value in given.items() if torch.is_tensor(value)}
-            record, out = self._record(case, rank, given, before, self._call(fn, case, group, given))
+            with self.watch() as watched:
+                returned = self._call(fn, case, group, given)
+            record, out = self._record(case, rank, given, before, returned)
+            record["watched"] = watched
             held.append((record, out, before))
             return record
 
@@ -85,6 +91,8 @@ def shares_memory(a, b) -> bool:
 
 
 def _there(value):
+    if isinstance(value, list):
+        return [_there(one) for one in value]
     return value.to(backend.device(), copy=True) if torch.is_tensor(value) else value
 
 

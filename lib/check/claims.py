@@ -148,7 +148,7 @@ def numbers(expected, cases, words, unit=1, unit_name="", tolerance=1e-9):
     """Of a function without ranks, measured as {case: what it returned}: the number expected(*case), to rounding.
 
     words(*case): the case in words. unit: by what numbers are multiplied where they are printed.
-    facts: ratios, {case: got / expected} of all that are wrong.
+    facts: wrong, {case: (got, expected)} of all that are wrong.
     """
 
     def judge(runs):
@@ -165,7 +165,7 @@ def numbers(expected, cases, words, unit=1, unit_name="", tolerance=1e-9):
             x, y = two(float(want * unit), float(got * unit)) if isinstance(want, float) else two(want, got)
             said = f" = {times(got, want)}" if want else ""
             text = f"{words(*case)}: expected {_grouped(x)}{unit_name}, got {_grouped(y)}{unit_name}{said}"
-            facts = {"ratios": wrong, "case": case, "got": got, "want": want}
+            facts = {"wrong": {case: (got_of[case], expected(*case)) for case in wrong}}
             return Problem("value", text, facts, [[*map(str, case), ratio] for case, ratio in wrong.items()])
         return None
 
@@ -191,6 +191,8 @@ def is_number(got) -> bool:
 
 
 def _ratio(got, want):
+    if got == want:
+        return 1.0
     return float(got / want) if want else float("inf")
 
 
@@ -200,7 +202,7 @@ def _shown(number):
 
 def _grouped(digits):
     """A number's digits with commas, if it has no exponent."""
-    whole, dot, rest = digits.partition(".")
+    whole, dot, rest = digits.removesuffix(".0").partition(".")
     return f"{int(whole):,}{dot}{rest}" if whole.lstrip("-").isdigit() else digits
 
 

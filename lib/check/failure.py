@@ -50,6 +50,7 @@ class Failed:
     awaited: dict[int, list[int]] = field(default_factory=dict)  # rank -> the ranks that it waits for
     raised: str = ""  # the exception's type
     refusals: frozenset[str] = frozenset()  # keys of REFUSALS
+    refused_op: str = ""  # "send" or "recv", where that is what was refused
 
     @property
     def hung(self) -> bool:
@@ -91,7 +92,9 @@ def _facts(error):
     report = next(iter(sorted(error.reports.items())), (0, {}))[1]
     text = report.get("text", "")
     refusals = frozenset(name for name, words in REFUSALS.items() if re.search(words, text))
-    return {"awaited": error.waits, "raised": report.get("type", ""), "refusals": refusals}
+    op = re.search(r"\b(send|recv|receive)", text)
+    op = {"receive": "recv"}.get(op[1], op[1]) if op and refusals else ""
+    return {"awaited": error.waits, "raised": report.get("type", ""), "refusals": refusals, "refused_op": op}
 
 
 def students_fault(error: RankError) -> bool:

@@ -7,6 +7,8 @@
     )
     ### END MISTAKES
 
+Where that makes a file too long, MISTAKES stands in a file beside it, <file>_wrong.py, which a release leaves out.
+
 `python -m lib.check fingerprints [exercise ...]` judges each like any answer, and writes lib/check/fingerprints/.
 """
 
@@ -18,6 +20,8 @@ import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from lib.check import fingerprints
@@ -28,17 +32,22 @@ VOCABULARY = ("calls", "cases", "claims", "comm", "explain", "failure", "fingerp
 
 @dataclass(frozen=True)
 class Edit:
-    """The reference with this text in place of that. module: functions beside it that the text may be in."""
+    """The reference with other text in some places: changes is ((this, that), ...), each `this` once in it."""
 
-    old: str
-    new: str
+    changes: tuple[tuple[str, str], ...]
+
+    def then(self, old, new):
+        """This edit, and one more."""
+        return Edit((*self.changes, (old, new)))
 
     def of(self, reference):
         text = textwrap.dedent(inspect.getsource(reference))
-        if text.count(self.old) != 1:
-            name = reference.__name__
-            raise ValueError(f"{self.old!r} is {text.count(self.old)} times in {name}, expected once: name more of it")
-        text, file = text.replace(self.old, self.new), f"mistake in {reference.__name__}.py"
+        for old, new in self.changes:
+            if text.count(old) != 1:
+                name = reference.__name__
+                raise ValueError(f"{old!r} is {text.count(old)} times in {name}, expected once: name more of it")
+            text = text.replace(old, new)
+        file = f"mistake in {reference.__name__}.py"
         linecache.cache[file] = (len(text), None, text.splitlines(True), file)
         scope = dict(vars(sys.modules[reference.__module__]))
         scope["__name__"] = "a_mistake"
@@ -47,7 +56,7 @@ class Edit:
 
 
 def edit(old: str, new: str) -> Edit:
-    return Edit(old, new)
+    return Edit(((old, new),))
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,9 @@ class Mistake:
 
 def mistakes_of(exercise, module) -> tuple[Mistake, ...]:
     """Those of one exercise of the module; of a Bundle's part: MISTAKES is {part's name: (Mistake, ...)}."""
-    all_of_them = getattr(module, "MISTAKES", ())
+    beside = f"{module.__name__}_wrong"
+    source = import_module(beside) if find_spec(beside) else module
+    all_of_them = getattr(source, "MISTAKES", ())
     return all_of_them.get(exercise.name, ()) if isinstance(all_of_them, dict) else all_of_them
 
 
@@ -92,9 +103,15 @@ def table_of(exercise, module) -> dict | None:
 
 def source_of(exercise, module) -> str:
     """The hash of all that a table depends on."""
-    paths = [Path(module.__file__), *(Path(__file__).with_name(f"{name}.py") for name in VOCABULARY)]
+    paths = [*_files(module), *(Path(__file__).with_name(f"{name}.py") for name in VOCABULARY)]
     texts = [path.read_text(encoding="utf-8") for path in paths] + [inspect.getsource(exercise.reference)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def _files(module):
+    path = Path(module.__file__)
+    beside = path.with_name(f"{path.stem}_wrong.py")
+    return [path, *([beside] if beside.exists() else [])]
 
 
 def stale(exercises_and_modules) -> list[str]:

@@ -109,8 +109,11 @@ BUILT_IN = Hint(
     kind("built-in"),
     "build it from p2p.send_recv, p2p.send, p2p.recv, p2p.exchange, or dist's send, recv, isend and irecv.",
 )
-RETURNED_NONE = Hint(
-    "nothing returned", kind("returned"), "the function must end with a `return` of its result."
+RETURNED_NONE = Hint("nothing returned", kind("returned"), "the function must end with a `return` of its result.")
+NO_NUMBER = Hint(
+    "nothing returned",
+    lambda p: p.kind == "returned" and p.fact("got") == "None",
+    "the function must end with `return ...`.",
 )
 ENDLESS = Hint(
     "never ends", kind("endless", "timeout"), "some loop never reaches its end: what must change for it to end?"

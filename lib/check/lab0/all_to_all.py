@@ -33,7 +33,7 @@ def _case(members, what, dtype):
 
 
 CASES = (
-    *(_case(members, *what) for members in GROUPS for what in ((EQUAL, F32), (UNEVEN, F32), (UNEVEN, I64), (ROWS, F64))),
+    *(_case(group, *what) for group in GROUPS for what in ((EQUAL, F32), (UNEVEN, F32), (UNEVEN, I64), (ROWS, F64))),
     _case(ALONE, EQUAL, F64), _case(ALONE, UNEVEN, I64), _case(GROUPS[2], NOTHING, F32),
 )  # fmt: skip
 CASES += (replace(CASES[0], again=1),)
@@ -65,7 +65,7 @@ CALLS = Calls(
 
 
 def _explain(case, rank, out, want, records):
-    """facts: block, (from, to, row) of the first wrong row, None if no rank has it; same_rows: only in another order."""
+    """facts: block, (from, to, row) of the first wrong row, or None; same_rows: all are there, in another order."""
     if type(out) is str or out.shape != want.shape or out.dtype != want.dtype:
         return None
     row = int((out != want).reshape(len(out), -1).any(1).nonzero()[0])

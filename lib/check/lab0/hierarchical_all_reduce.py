@@ -19,7 +19,8 @@ from lib.collectives.hierarchical import hierarchical_all_reduce
 F32, F64 = torch.float32, torch.float64
 # name -> (M nodes, R ranks in each)
 LAYOUTS = {
-    "2 nodes of 2": (2, 2), "2 nodes of 4": (2, 4), "4 nodes of 2": (4, 2), "1 node of 4": (1, 4), "4 nodes of 1": (4, 1),
+    "2 nodes of 2": (2, 2), "2 nodes of 4": (2, 4), "4 nodes of 2": (4, 2), "1 node of 4": (1, 4),
+    "4 nodes of 1": (4, 1),
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ KINDS = ((3, torch.float32), (6, torch.float64), (5, torch.int64))
 def _cases(world_size):
     members = tuple(range(world_size))
     cases = [Case(members, n, dtype, what) for what in PATTERNS for n, dtype in KINDS]
-    right, reverse = list(PATTERNS)[0], list(PATTERNS)[-1]
+    right, reverse = "to the right neighbour", "reversed, 0 with N-1"
     return (*cases, Case(members, 1, torch.float64, right), Case(members, 0, torch.float32, reverse))
 
 
