@@ -13,7 +13,7 @@ from math import isfinite
 
 import torch
 
-from lib.check.cases import FINE, is_a, k, part, total
+from lib.check.cases import FINE, is_a, k, number, part, total
 from lib.check.exercise import Problem
 
 
@@ -68,7 +68,7 @@ def read_sum(case, rank, got, start=0):
     counts = _counts(plain(got[same]), units, world_size)
     if counts is None and narrowed(got, want):
         return f"{line}\n{rounded_words(case.dtype)}", facts | {"narrowed": True}
-    text, more = _explain(case, rank, got[same], want[same], counts, y, same[0] + start, plain)
+    text, more = _explain(case, rank, got[same], want[same], counts, y, same[0] + start, plain, units[0])
     facts |= more
     facts["tail"] = n % world_size > 0 and 0 < len(got) - len(wrong) == first
     if facts["tail"]:
@@ -85,7 +85,7 @@ def _fits(t, fine):
     return t.dtype != torch.int64 or bool((t % fine == 0).all())
 
 
-def _explain(case, rank, got, want, counts, y, element, plain):
+def _explain(case, rank, got, want, counts, y, element, plain, unit):
     world_size = case.world_size
     if torch.equal(got * world_size, want):
         return f"{y} = expected / {world_size}: a sum is not divided.", {"divided": True}
@@ -96,7 +96,7 @@ def _explain(case, rank, got, want, counts, y, element, plain):
             "own": sum(counts) == counts[rank] == 1,
             "factor": counts[0] if len(set(counts)) == 1 else None,
         }
-        return _of_counts(rank, counts, y, facts), facts
+        return _of_counts(rank, counts, y, facts, case.dtype, unit), facts
     factor = (got[0] / want[0]).item()
     if factor > 1 and factor.is_integer() and torch.equal(got, want * int(factor)):
         return f"{y} = {int(factor)} x expected.", {"factor": int(factor)}
@@ -109,10 +109,11 @@ def _explain(case, rank, got, want, counts, y, element, plain):
     return f"{y} is no sum of what the ranks have at this element: values of different elements were added.", {}
 
 
-def _of_counts(rank, counts, y, facts):
+def _of_counts(rank, counts, y, facts, dtype, unit):
     """What the base-4 number says."""
     absent, doubled = facts["absent"], facts["doubled"]
-    has = lambda r: f"rank {r}'s part"
+    gave = lambda r: "part" if dtype in FINE else number((4**r * unit).to(dtype))
+    has = lambda r: f"rank {r}'s {gave(r)}"
     if facts["own"]:
         return f"{y} is rank {rank}'s own value: nothing was added to it."
     if not any(counts):
