@@ -139,8 +139,9 @@ class Recorder:
     def end(self):
         """The answer has returned here, or raised; returns when it has on every rank of control."""
         with self.lock:
-            while any(head[0] for head in self._tell(self._head("over"))):
-                pass
+            while any(head[0] for head in (heads := self._tell(self._head("over")))):
+                if done := self._ready(heads):
+                    self._exchange(heads, done)
 
     def agreed(self, ok) -> bool:
         """Is it so on every rank of control?"""
@@ -227,7 +228,7 @@ class Recorder:
         N = len(places)
         return all(heads[i][7 + b] == heads[j][7 + N + a] for a, i in enumerate(places) for b, j in enumerate(places))
 
-    def _exchange(self, heads, done, tensor):
+    def _exchange(self, heads, done, tensor=None):
         """{global rank: flat elements} of all whose calls are done now."""
         longest = max(heads[i][5] for i in done)
         mine = torch.zeros(longest, dtype=torch.uint8, device=backend.device())

@@ -18,6 +18,7 @@ import json
 import linecache
 import sys
 import textwrap
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -27,6 +28,7 @@ from pathlib import Path
 from lib.check import fingerprints
 from lib.check.framework import evaluate
 
+FILE = "a_mistake.py"  # where the books say that it stands
 VOCABULARY = ("calls", "cases", "claims", "comm", "explain", "failure", "fingerprints")
 
 
@@ -47,11 +49,10 @@ class Edit:
                 name = reference.__name__
                 raise ValueError(f"{old!r} is {text.count(old)} times in {name}, expected once: name more of it")
             text = text.replace(old, new)
-        file = f"mistake in {reference.__name__}.py"
-        linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+        linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
         scope = dict(vars(sys.modules[reference.__module__]))
         scope["__name__"] = "a_mistake"
-        exec(compile(text, file, "exec"), scope)
+        exec(compile(text, FILE, "exec"), scope)
         return scope[reference.__name__]
 
 
@@ -68,11 +69,23 @@ class Mistake:
     text: str = ""
 
     def made(self, reference):
-        return self.answer.of(reference) if isinstance(self.answer, Edit) else self.answer
+        return self.answer.of(reference) if isinstance(self.answer, Edit) else _as_a_students(self.answer)
+
+
+def _as_a_students(fn):
+    """A function of lib as if it stood elsewhere: the books then see its lines, and ranks get it by value."""
+    inside = lambda code: code.replace(
+        co_filename=FILE, co_consts=tuple(inside(c) if isinstance(c, types.CodeType) else c for c in code.co_consts)
+    )
+    made = types.FunctionType(inside(fn.__code__), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    made.__module__, made.__kwdefaults__ = "a_mistake", fn.__kwdefaults__
+    return made
 
 
 def mistakes_of(exercise, module) -> tuple[Mistake, ...]:
     """Those of one exercise of the module; of a Bundle's part: MISTAKES is {part's name: (Mistake, ...)}."""
+    if exercise.leaves_out is None:  # not moved to the vocabulary yet
+        return ()
     beside = f"{module.__name__}_wrong"
     source = import_module(beside) if find_spec(beside) else module
     all_of_them = getattr(source, "MISTAKES", ())
@@ -94,6 +107,8 @@ def table_of(exercise, module) -> dict | None:
         outcome = evaluate(exercise, mistake.made(exercise.reference))
         if outcome.passed:
             raise ValueError(f"{exercise.name}: the mistake {mistake.hint!r}, {mistake.answer}, passes the check")
+        if outcome.problem.kind in ("built-in", "unreadable"):
+            raise ValueError(f"{exercise.name}: the mistake {mistake.hint!r} fails otherwise: {outcome.message}")
         claim = next(one for one in exercise.claims if outcome.message.startswith(f"{one.name}: "))
         names = prints.setdefault(fingerprints.of(claim, outcome.problem), [])
         if mistake.hint not in names:

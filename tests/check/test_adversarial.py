@@ -92,7 +92,6 @@ def returns_its_own_to_itself(tensor, to, frm):
 
 
 def waits_for_something_to_send(chunk, group=None, out=None):
-    rank, world_size, right, left = _ring(group)
     if out is not None and len(out) == 0:
         raise ValueError("nothing to gather")
     return gather(chunk, group, out)
