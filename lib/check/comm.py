@@ -139,7 +139,10 @@ class Recorder:
     def end(self):
         """The answer has returned here, or raised; returns when it has on every rank of control."""
         with self.lock:
-            while any(head[0] for head in (heads := self._tell(self._head("over")))):
+            while True:
+                heads = self._tell(self._head("over"))
+                if not any(head[0] for head in heads):
+                    return
                 if done := self._ready(heads):
                     self._exchange(heads, done)
 
