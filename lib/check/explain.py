@@ -21,11 +21,11 @@ def two(want, got) -> tuple[str, str]:
     """Both numbers with as many digits as they differ in: ("33.90841", "33.90842"), never twice the same."""
     want, got = (x.item() if isinstance(x, torch.Tensor) else x for x in (want, got))
     if isinstance(want, float) and isinstance(got, float):
-        whole = all(isfinite(x) and x.is_integer() and abs(x) < 1e15 for x in (want, got))
-        for digits in () if whole else (6, 9, 12, 15):
-            texts = f"{want:.{digits}g}", f"{got:.{digits}g}"
-            if texts[0] != texts[1]:
-                return texts
+        whole = lambda x: isfinite(x) and x.is_integer() and abs(x) < 1e15
+        for digits in (6, 9, 12, 15):
+            a, b = (str(x) if whole(x) else f"{x:.{digits}g}" for x in (want, got))
+            if a != b and not (whole(got) != whole(want) and float(a) == float(b)):
+                return a, b
     return str(want), str(got)
 
 
