@@ -5,6 +5,7 @@ them all; each is one file in the folder of its lab.
 """
 
 from functools import partial
+from importlib.util import find_spec
 
 from lib.check.framework import CheckFailed, check, stand_in
 
@@ -12,6 +13,8 @@ __all__ = ["CheckFailed", "use"]
 
 
 def __getattr__(name):
+    if find_spec(f"{__name__}.{name}"):  # a file of this folder, not imported yet
+        raise AttributeError(name)
     from lib.check.exercises import EXERCISES  # not before it is asked for: a rank does without
 
     if name in EXERCISES:

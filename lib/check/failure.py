@@ -1,4 +1,4 @@
-"""A run that failed, as seen from the case it was in.
+"""A run that failed, as seen from the case it was in, in facts that hints look at.
 
 A check runs many cases in one launch, the ranks in step:
 
@@ -11,9 +11,10 @@ from the function and rank 3 has nothing to do with it.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+from lib.check.guard import is_students
 from lib.launch import RankError
 from lib.launch.errors import from_failure
 from lib.launch.watch import Failure
@@ -22,6 +23,17 @@ from lib.ledger.book import RETURNED, RUNNING
 
 HANGS = ("deadlock", "no progress")
 BEGINS = "exercise: "  # how the mark that opens an exercise's part of the book begins: it opens no case
+
+# What torch and lib say where they refuse. Nowhere else is the text of an exception read.
+REFUSALS = {
+    "outside the group": r"the group has|not part of group|not in this group|Invalid (destination|source) rank",
+    "to itself": r"itself|same as the current process|Destination rank should not|Source rank should not",
+    "shape": r"size of tensor|must match|shape|split_with_sizes|view size|expanded size|size mismatch",
+    "dtype": r"dtype|scalar type|expected .* but found|data type",
+    "in place": r"inplace operation|in-place operation",
+    "no graph": r"does not require grad|element 0 of tensors",
+    "None": r"NoneType",
+}
 
 
 @dataclass(frozen=True)
@@ -34,31 +46,67 @@ class Failed:
     members: tuple[int, ...]
     book: Ledger | None  # what these ranks did in that case
     mismatch: str = ""  # for messages that do not match: in "size", "dtype", ...
+    waits_in: dict[int, str] = field(default_factory=dict)  # rank -> the op that it waits in
+    awaited: dict[int, list[int]] = field(default_factory=dict)  # rank -> the ranks that it waits for
+    raised: str = ""  # the exception's type
+    refusals: frozenset[str] = frozenset()  # keys of REFUSALS
+    refused_op: str = ""  # "send" or "recv", where that is what was refused
+
+    @property
+    def hung(self) -> bool:
+        return self.kind in HANGS
+
+    def all_wait_in(self, op: str) -> bool:
+        """Does every rank of the case wait in this op?"""
+        return self.hung and all(self.waits_in.get(rank) == op for rank in self.members)
+
+    def beyond_the_group(self) -> bool:
+        """Did a rank name a rank that the group does not have, or talk to one outside of it?"""
+        strangers = self.book is not None and any(e.peer not in self.members for e in self.book.entries if e.is_message)
+        return "outside the group" in self.refusals or strangers
 
 
 def in_its_case(error: RankError) -> Failed:
     """Tell `error` for the first case that went wrong: whose messages do not match, or in which a rank still is."""
     ledger = error.ledger
     inside = {rank: label for rank in range(ledger.world_size) if (label := _last_mark(ledger.of(rank)))}
+    facts = _facts(error)
     for case in (label for label in ledger.marks if label and not label.startswith(BEGINS)):
         book = ledger.section(case)
         findings = [finding for finding in audit(book, ended=False) if finding.certain]
         if not findings and case not in inside.values():
             continue
         members = tuple(r for r in range(ledger.world_size) if _last_mark(ledger.of(r), case))
+        facts["waits_in"] = {r: op for r, op in error.waits_in.items() if r in members and inside.get(r) == case}
         if error.kind == "mismatch" and findings:
             first = min(findings, key=lambda finding: finding.ranks)
-            return Failed("mismatch", first.text, case, members, book, first.kind)
+            return Failed("mismatch", first.text, case, members, book, first.kind, **facts)
         hang = next((kind for kind in HANGS if str(error).startswith(kind)), None)
         if hang:
-            return Failed(hang, _retold(hang, ledger, book, members, inside), case, members, book)
-        return Failed(error.kind, _without_addresses(error), case, members, book)
-    return Failed(error.kind, _without_addresses(error), "", tuple(range(ledger.world_size)), None)
+            return Failed(hang, _retold(hang, ledger, book, members, inside), case, members, book, **facts)
+        return Failed(error.kind, _tidy(error), case, members, book, **facts)
+    return Failed(error.kind, _tidy(error), "", tuple(range(ledger.world_size)), None, **facts)
 
 
-def _without_addresses(error):
-    """The same text on every run."""
-    return re.sub(r" (object )?at 0x[0-9a-f]+", "", str(error))
+def _facts(error):
+    report = next(iter(sorted(error.reports.items())), (0, {}))[1]
+    text = report.get("text", "")
+    refusals = frozenset(name for name, words in REFUSALS.items() if re.search(words, text))
+    op = re.search(r"\b(send|recv|receive)", text)
+    op = {"receive": "recv"}.get(op[1], op[1]) if op and refusals else ""
+    return {"awaited": error.waits, "raised": report.get("type", ""), "refusals": refusals, "refused_op": op}
+
+
+def students_fault(error: RankError) -> bool:
+    """Did a line of the answer raise, in one rank at least? What only lines of lib raise is the check's own error."""
+    files = [file for report in error.reports.values() for file, _, _ in report["frames"]]
+    return not error.reports or any(is_students(file) for file in files)
+
+
+def _tidy(error):
+    """The same text on every run, and nothing of what a student can not change in a check."""
+    text = re.sub(r" (object )?at 0x[0-9a-f]+", "", str(error))
+    return text.replace(" Slow, not stuck? Give launch.run a larger timeout=", "")
 
 
 def _last_mark(entries, label=None):
@@ -75,3 +123,27 @@ def _retold(hang, ledger, book, members, inside):
     lines = str(from_failure(failure, "")).splitlines()
     strangers = tuple(f"  rank {r} " for r in range(ledger.world_size) if r not in members)
     return "\n".join(line for line in lines if not line.startswith(strangers))
+
+
+def begun(book):
+    """The names of the exercises that the ranks have begun: none is further than one other."""
+    return [label.removeprefix(BEGINS) for label in book.marks if label.startswith(BEGINS)] if book else []
+
+
+def at_odds(book, name):
+    """Do the ranks' calls in this exercise not match, though all of them have finished it?"""
+    return any(finding.certain for finding in audit(of_exercise(book, name)))
+
+
+def of_exercise(book, name):
+    """The part of every rank's book that was written during this exercise, with its marks."""
+    parts = []
+    for rank in range(book.world_size):
+        inside, part = False, []
+        for entry in book.of(rank):
+            if entry.op == "mark" and entry.file.startswith(BEGINS):
+                inside = entry.file == BEGINS + name
+            elif inside:
+                part.append(entry)
+        parts.append(part)
+    return Ledger(parts, None, [0] * book.world_size)

@@ -1,7 +1,7 @@
 """Prove that a lab is what it claims to be: five checks per lab, and every failure named.
 
 lint              nothing that nbval would pass in silence, nothing that differs from run to run
-generated         labs/ holds exactly what solutions/ generates
+generated         labs/ holds exactly what solutions/ generates, and lib/check/fingerprints/ what the checks do now
 solution          nbval passes the solution notebook
 unsolved          the student's notebook runs from top to bottom, scores 0, and only its checks fail
 planted errors    the solution graded as a submission earns all points, while a wrong line planted in the stored
@@ -34,7 +34,7 @@ def validate(root: Path, lab: str, cell_timeout: float = CELL_TIMEOUT) -> bool:
     warnings = [f"warning: {finding}" for finding in findings if finding.warning]
     clean = [
         _line("lint", [str(f) for f in findings if not f.warning], f"{len(solution.cells)} cells", warnings),
-        _line("generated", stale(root, lab), "labs/ equals what solutions/ generates"),
+        _line("generated", stale(root, lab) + _fingerprints(lab), "labs/ equals what solutions/ generates"),
     ]
     if not all(clean):
         print("  not run: solution, unsolved, planted errors; first put the above right")
@@ -74,6 +74,17 @@ def failures(path: Path, cell_timeout: float) -> list[str]:
     """The cells of the notebook at `path` that nbval does not pass."""
     run = nbval_run.run(path, cell_timeout, TOTAL_TIMEOUT)
     return [*_broken(run), *(f"cell {c.cell!r}: {c.message}" for c in run.cells.values() if c.outcome == "failed")]
+
+
+def _fingerprints(lab: str) -> list[str]:
+    from lib.check.exercises import MODULES
+    from lib.check.mistakes import stale as stale_tables
+
+    of_lab = [module for module in MODULES if module.__name__.split(".")[2] == lab.split("_")[0]]
+    names = stale_tables((part, module) for module in of_lab for part in module.EXERCISE.parts)
+    return [
+        f"the fingerprints of {name} are of other sources: python -m lib.check fingerprints {name}" for name in names
+    ]
 
 
 def unsolved(root: Path, lab: str, cell_timeout: float) -> list[str]:

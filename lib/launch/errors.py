@@ -29,12 +29,15 @@ class RankError(RuntimeError):
     """A run on ranks failed. The message is the verdict; `kind` says which sort, `ledger` holds the ranks' books.
 
     kind: "raised", "exited", "died", "mismatch", "deadlock", "no progress", "timeout" or "no start".
+    reports: {rank: {"type", "text", "frames", "site", ...}} of the ranks that raised. output: [(rank, line), ...].
     """
 
     def __init__(self, message: str, kind: str, ledger=None, waits=None):
         super().__init__(message)
         self.kind, self.ledger = kind, ledger
         self.waits = waits or {}  # rank -> the ranks it waits for, when it hangs
+        self.waits_in = {}  # rank -> the op that it waits in
+        self.reports, self.output = {}, []
 
     def _render_traceback_(self):  # in a notebook: the verdict alone, without the frames of lib
         return [f"RankError: {self}"]
@@ -44,12 +47,17 @@ def from_failure(failure, folder: str) -> RankError:
     """The error for a Failure that the watch returned; the ranks have been ended, their reports lie in `folder`, their
     stacks in the one above it."""
     mismatch = next((f for f in audit(failure.ledger, ended=False) if f.certain), None)
-    waits = {rank: list(wait.awaited) for rank, wait in find_waits(failure.ledger, failure.heads).items()}
+    found = find_waits(failure.ledger, failure.heads)
+    reports = {}
     if failure.kind == "failed":
-        kind, message = _failed(failure, folder, mismatch)
+        left = [] if failure.gone else [r for r, head in enumerate(failure.heads) if head.state in (RAISED, EXITED)]
+        reports = {rank: _load(f"{folder}/error{rank}") for rank in left}
+        kind, message = _failed(failure, folder, mismatch, reports)
     else:
         kind, message = "mismatch" if mismatch else failure.kind, _hang(failure, mismatch)
-    return RankError(message, kind, failure.ledger, waits)
+    error = RankError(message, kind, failure.ledger, {rank: list(wait.awaited) for rank, wait in found.items()})
+    error.waits_in, error.reports = {rank: wait.entry.op for rank, wait in found.items()}, reports
+    return error
 
 
 def from_findings(findings, ledger) -> RankError:
@@ -62,7 +70,7 @@ def from_findings(findings, ledger) -> RankError:
     )  # fmt: skip
 
 
-def _failed(failure, folder, mismatch):
+def _failed(failure, folder, mismatch, reports):
     if failure.gone and mismatch:
         names = [_how_it_died(failure.exit_codes.get(rank)) for rank in failure.gone]
         return "mismatch", (
@@ -84,11 +92,6 @@ def _failed(failure, folder, mismatch):
         if others:
             lines.append(f"  {ranks_text(others)} then lost the connection to it")
         return "died", "\n".join(lines)
-    reports = {
-        rank: _load(f"{folder}/error{rank}")
-        for rank, head in enumerate(failure.heads)
-        if head.state in (RAISED, EXITED)
-    }
     first = min(reports, key=lambda rank: failure.heads[rank].left)
     report = reports[first]
     alike = [rank for rank, r in reports.items() if _same(r, report)]

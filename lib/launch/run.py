@@ -125,7 +125,9 @@ def _run_on(ranks, payload, timeout, ledger, show):
     if failure is not None:
         failure.exit_codes = {rank: agent.exit_code(rank) for rank in failure.gone}
         failure.gone = _guilty(failure)
-        raise from_failure(failure, folder) from None
+        error = from_failure(failure, folder)
+        error.output = output.lines
+        raise error from None
     return _collect(folder, nproc, books, output, ledger, show)
 
 

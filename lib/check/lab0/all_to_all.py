@@ -1,94 +1,91 @@
 """Lab 0, section 5, bonus: all_to_all(tensor, group, send_counts, recv_counts), pairwise."""
 
-import torch
-import torch.distributed as dist
+from dataclasses import replace
 
-from lib import backend
-from lib.check.framework import Claim, Exercise, Hint, Problem
-from lib.check.lab0 import mistakes, wire
-from lib.check.lab0.cases import GROUPS, GROUPS_SAY, WORLD, Case, called, form_of, groups_of, in_step, is_a, seen
-from lib.collectives import pairwise
+import torch
+
+from lib.check import symptoms as s
+from lib.check.calls import Calls
+from lib.check.cases import ALONE, FINE, GROUPS, GROUPS_SAY, WORLD, Case, seen
+from lib.check.claims import claim, kept, left_alone, new, values
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.explain import narrowed, rounded_words
+from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.traffic import sent
+from lib.collectives.pairwise import all_to_all
 
 EQUAL, UNEVEN, ROWS = "equal blocks", "uneven blocks", "uneven blocks of rows of 3"
+NOTHING = "rank 0 sends nothing, the last receives nothing"
+F32, F64, I64 = torch.float32, torch.float64, torch.int64
 
 
 def _count(case, i, j):
     """Rows that rank i has for rank j: some blocks are empty."""
+    if case.what == NOTHING and (i == 0 or j == case.world_size - 1):
+        return 0
     return 2 if case.what == EQUAL else (i + 2 * j) % 3 + (i == j)
 
 
 def _case(members, what, dtype):
     case = Case(members, 0, dtype, what)
     ranks = range(len(members))
-    return Case(members, sum(_count(case, i, j) for i in ranks for j in ranks), dtype, what)
+    return replace(case, n=sum(_count(case, i, j) for i in ranks for j in ranks))
 
 
-CASES = [
-    _case(members, what, dtype)
-    for members in GROUPS
-    for what, dtype in ((EQUAL, torch.float32), (UNEVEN, torch.float32), (UNEVEN, torch.int64), (ROWS, torch.float64))
-]
+CASES = (
+    *(_case(group, *what) for group in GROUPS for what in ((EQUAL, F32), (UNEVEN, F32), (UNEVEN, I64), (ROWS, F64))),
+    _case(ALONE, EQUAL, F64), _case(ALONE, UNEVEN, I64), _case(GROUPS[2], NOTHING, F32),
+)  # fmt: skip
+CASES += (replace(CASES[0], again=1),)
 
 
 def _blocks(case, pairs):
     """The blocks of these (from, to), one below the other. Row k of i's block for j: 1000 (i+1) + 100 (j+1) + k."""
     rows = [1000 * (i + 1) + 100 * (j + 1) + k for i, j in pairs for k in range(_count(case, i, j))]
     line = torch.tensor(rows, dtype=case.dtype, device="cpu")  # (rows,)
-    return line[:, None] + 10000 * torch.arange(3, dtype=case.dtype, device="cpu") if case.what == ROWS else line
+    if case.what == ROWS:
+        line = line[:, None] + 10000 * torch.arange(3, dtype=case.dtype, device="cpu")
+    return line * FINE.get(case.dtype, 1)
 
 
-def _expected(case, rank):
-    return _blocks(case, [(i, rank) for i in range(case.world_size)])
+def _give(case, rank):
+    ranks = range(case.world_size)
+    counts = [[_count(case, rank, j) for j in ranks], [_count(case, i, rank) for i in ranks]]
+    counts = [None, None] if case.what == EQUAL else counts
+    tensor = _blocks(case, [(rank, j) for j in ranks])
+    return {"tensor": tensor, "send_counts": counts[0], "recv_counts": counts[1]}
 
 
-def _measure(fn):
-    def one(case, group):
-        rank, ranks = dist.get_rank(group), range(case.world_size)
-        tensor = _blocks(case, [(rank, j) for j in ranks]).to(backend.device())
-        before, given = tensor.clone(), {"group": group} if group else {}
-        if case.what != EQUAL:
-            given["send_counts"] = [_count(case, rank, j) for j in ranks]
-            given["recv_counts"] = [_count(case, i, rank) for i in ranks]
-        out = called(case, fn, tensor, **given)
-        out = out.detach().cpu() if type(out) is torch.Tensor else form_of(out)
-        return {"ok": is_a(out, _expected(case, rank)), "out": out, "unchanged": torch.equal(tensor, before)}
-
-    return in_step(CASES, groups_of, one)
+CALLS = Calls(
+    CASES,
+    give=_give,
+    want=lambda case, rank: _blocks(case, [(i, rank) for i in range(case.world_size)]),
+    by_name=("send_counts", "recv_counts"),
+)
 
 
-def _what_arrives(runs):
-    for _, case, records in seen(runs, CASES):
-        for rank, record in enumerate(records):
-            if not record["ok"]:
-                return _what_is_wrong(case, rank, record["out"])
-            if not record["unchanged"]:
-                return Problem("input", f"{case.name}: {case.rank(rank)}'s own tensor was overwritten", {"case": case})
-    return None
-
-
-def _what_is_wrong(case, rank, out):
-    want, where = _expected(case, rank), f"{case.name}: {case.rank(rank)}"
-    if type(out) is str:
-        return Problem("returned", f"{where} returned {out}, expected {form_of(want)}")
-    if out.shape != want.shape or out.dtype != want.dtype:
-        facts = {"case": case, "dtype": out.shape == want.shape}
-        return Problem("form", f"{where} returned {form_of(out)}, expected {form_of(want)}", facts)
-    got, expected = out.reshape(len(out), -1)[:, 0], want.reshape(len(want), -1)[:, 0]
-    row = int((out != want).reshape(len(out), -1).any(1).nonzero()[0])
-    blocks = [_block(value, case.world_size) for value in got]
-    same_rows = sorted(got.tolist()) == sorted(expected.tolist())
-    facts = {"case": case, "rank": rank, "block": blocks[row], "same_rows": same_rows}
-    text = f"{where}, row {row}: expected {_say(_block(expected[row], case.world_size))}, got {_say(blocks[row])}"
-    return Problem("value", text, facts)
-
-
-def _block(value, world_size):
-    """(from, to, row) of a value, or None if no rank has it."""
-    value = value.item()
-    if not 1000 <= value < 1000 * (world_size + 1):
+def _explain(case, rank, out, want, records):
+    """facts: block, (from, to, row) of the first wrong row, or None; same_rows: all are there, in another order."""
+    if type(out) is str or out.shape != want.shape or out.dtype != want.dtype:
         return None
-    i, j, row = int(value) // 1000 - 1, int(value) // 100 % 10 - 1, int(value) % 100
-    return (i, j, row) if 0 <= j < world_size else None
+    row = int((out != want).reshape(len(out), -1).any(1).nonzero()[0])
+    if narrowed(out, want):
+        text = f"{case.name}: {case.rank(rank)}, row {row}\n{rounded_words(case.dtype)}"
+        return Problem("value", text, {"narrowed": True, "block": None, "same_rows": False})
+    got, expected = out.reshape(len(out), -1)[:, 0], want.reshape(len(want), -1)[:, 0]
+    block, right = _block(got[row], case), _block(expected[row], case)
+    same_rows = sorted(got.tolist()) == sorted(expected.tolist())
+    text = f"{case.name}: {case.rank(rank)}, row {row}: expected {_say(right)}, got {_say(block)}"
+    return Problem("value", text, {"block": block, "same_rows": same_rows})
+
+
+def _block(value, case):
+    """(from, to, row) of a value, or None if no rank has it."""
+    whole = value.item() / FINE.get(case.dtype, 1)
+    if not 1000 <= whole < 1000 * (case.world_size + 1):
+        return None
+    i, j, row = int(whole) // 1000 - 1, int(whole) // 100 % 10 - 1, int(whole) % 100
+    return (i, j, row) if 0 <= j < case.world_size else None
 
 
 def _say(block):
@@ -97,15 +94,13 @@ def _say(block):
 
 def _travels_once(runs):
     for run, case, _ in seen(runs, CASES):
-        for i, mine in enumerate(wire.sent(run, case)):
+        for i, mine in enumerate(sent(run, case)):
             for j in range(case.world_size):
                 got = sum(numel for to, numel in mine if to == j)
                 expected = 0 if i == j else _blocks(case, [(i, j)]).numel()
                 if got != expected:
-                    text = (
-                        f"{case.name}: {case.rank(i)} sent {got} elements to rank {j}, expected {expected}, its block"
-                    )
-                    return Problem("elements", text, {"case": case})
+                    text = f"{case.name}: {case.rank(i)} sent {got} elements to rank {j}, expected {expected}"
+                    return Problem("elements", f"{text}, its block", {"case": case})
     return None
 
 
@@ -113,9 +108,9 @@ def _pairwise(runs):
     for run, case, _ in seen(runs, CASES):
         if case.what != EQUAL:  # where all blocks are alike the n-th message of every rank is round n's
             continue
-        books = wire.sent(run, case)
+        books = sent(run, case)
         for step in range(case.world_size - 1):
-            receivers = [mine[step][0] for mine in books]
+            receivers = [mine[step][0] if step < len(mine) else None for mine in books]
             crowded = max(receivers, key=receivers.count)
             if receivers.count(crowded) > 1:
                 senders = receivers.count(crowded)
@@ -126,31 +121,35 @@ def _pairwise(runs):
 
 EXERCISE = Exercise(
     name="all_to_all",
-    reference=pairwise.all_to_all,
-    measure=_measure,
+    reference=all_to_all,
+    measure=CALLS,
     worlds=(WORLD,),
-    may_call=mistakes.P2P,
+    may_call=s.P2P,
     bonus=True,
+    leaves_out=FUNCTION | NOTHING_GIVEN,
     claims=(
-        Claim("blocks change places", 4, f"{GROUPS_SAY}; equal and uneven blocks, empty ones, rows", _what_arrives),
-        Claim("every element travels once", 2, "rank i sends rank j its block; nothing to itself", _travels_once),
-        Claim("pairwise", 2, "N-1 rounds; in each, every rank sends to one and hears from one", _pairwise),
+        claim("blocks change places", 4, f"1 rank, {GROUPS_SAY}; equal and uneven blocks, empty ones, rows",
+              values(CALLS, _explain), left_alone(CASES), new(CASES), kept(CASES)),
+        claim("every element travels once", 2, "rank i sends rank j its block; nothing to itself", _travels_once),
+        claim("pairwise", 2, "N-1 rounds; in each, every rank sends to one and hears from one", _pairwise),
     ),
     hints=(
-        mistakes.BUILT_IN,
-        mistakes.NOT_A_TENSOR,
-        mistakes.WHOSE_RANKS,
-        mistakes.ALL_SEND_FIRST,
-        mistakes.WRONG_DTYPE,
+        s.BUILT_IN, s.RETURNED_NONE, s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW, s.WRONG_DTYPE,
+        Hint(
+            "nothing for a rank",
+            s.both(s.kind(*s.SHAPES), s.in_case(CASES, lambda case: case.what == NOTHING)),
+            "a rank may have nothing to send, or get nothing: it takes part in every round all the same, and returns "
+            "an empty tensor of the right shape and dtype.",
+        ),
         Hint(
             "the counts are not used",
-            lambda p: p.kind in ("mismatch", "raised", "form"),
+            s.kind("mismatch", "raised", "form"),
             "tensor.split(send_counts) are the blocks to send, and what comes from rank i has recv_counts[i] rows. "
             "Some blocks are empty, and rows may be longer than 1: tensor.new_empty(rows, *tensor.shape[1:]).",
         ),
         Hint(
             "order of arrival",
-            lambda p: p.kind == "value" and p.facts["same_rows"],
+            s.both(s.kind("value"), s.fact("same_rows")),
             "the right blocks in another order. The block of rank i belongs at place i, whenever it comes.",
         ),
         Hint(
@@ -160,20 +159,21 @@ EXERCISE = Exercise(
         ),
         Hint(
             "a block is missing",
-            lambda p: p.kind == "value",
+            s.kind("value"),
             "some block was not received: N-1 rounds, and your own block is copied.",
         ),
-        mistakes.NOT_PAIRED,
+        s.NOT_PAIRED,
         Hint(
             "more than the block",
-            lambda p: p.kind == "elements",
+            s.kind("elements"),
             "rank j needs only its own block of your tensor; send it that one alone.",
         ),
         Hint(
             "all to one at a time",
-            lambda p: p.kind == "rounds",
+            s.kind("rounds"),
             "several ranks send to the same one, and the others wait. In round s send to rank r+s and receive from "
             "r-s.",
         ),
+        s.SHARED, s.OVERWRITTEN, s.NOT_KEPT, *s.ANYWHERE,
     ),
-)
+)  # fmt: skip

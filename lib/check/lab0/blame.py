@@ -2,8 +2,11 @@
 
 import copy
 
-from lib.check.framework import Claim, Exercise, Hint, Problem
+from lib.check import symptoms as s
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab0.blame_cases import CASES
+from lib.check.lab0.left_out import NO_RANKS
 from lib.ledger.flight import blame
 from lib.ledger.match import ranks_text
 
@@ -27,7 +30,7 @@ def _in_cases(*names):
             (dumps, expected), got = CASES[name], _read(seen[name])
             text = f"{name}: expected {expected}, got "
             if got is None:
-                return Problem("form", f"{text}{seen[name]!r:.80}", {"got": seen[name]})
+                return Problem("returned", f"{text}{seen[name]!r:.80}", {"got": seen[name]})
             wrong = next((group for group in (*expected, *got) if expected.get(group) != got.get(group)), None)
             if wrong is not None:
                 facts = {"want": expected.get(wrong), "have": got.get(wrong), "calls": _calls(dumps, wrong)}
@@ -74,26 +77,27 @@ EXERCISE = Exercise(
     measure=_measure,
     worlds=(),
     bonus=True,
+    leaves_out=NO_RANKS | {"returned": "a dict, of any sequences"},
     claims=(
-        Claim(
+        claim(
             "who never came",
             2,
             "4 and 8 ranks; one or two missing, one without a record",
             _in_cases("4 ranks, 1 is missing", "8 ranks, 2 are missing", "a rank without a record"),
         ),
-        Claim(
+        claim(
             "nobody to blame",
             1,
             "all completed; a rank that is only behind",
             _in_cases("all completed", "rank 1 has yet to receive a broadcast that has left"),
         ),
-        Claim(
+        claim(
             "the first of several",
             2,
             "ranks that call ahead; recorders that keep 3 calls",
             _in_cases("ranks that call ahead without waiting", "recorders that keep 3 calls"),
         ),
-        Claim(
+        claim(
             "another op, another size",
             2,
             "also where all completed, or one is missing too",
@@ -101,7 +105,7 @@ EXERCISE = Exercise(
                 "another op", "another size, and all completed", "another op, and a rank missing", "2 ranks, 2 ops"
             ),
         ),
-        Claim(
+        claim(
             "each group by itself",
             1,
             "all ranks and pairs; a group of ranks 1 and 3",
@@ -111,12 +115,12 @@ EXERCISE = Exercise(
     hints=(
         Hint(
             "nothing returned",
-            lambda p: p.kind == "form" and p.facts["got"] is None,
+            s.both(s.kind("returned"), lambda p: p.facts["got"] is None),
             "the function must end with `return ...`; where nothing went wrong it returns {}.",
         ),
         Hint(
             "another form",
-            lambda p: p.kind == "form",
+            s.kind("returned"),
             "return a dict, {group: (nth, op, ranks)}, with ranks a list, and {} where nothing went wrong.",
         ),
         Hint(
@@ -208,9 +212,10 @@ EXERCISE = Exercise(
         ),
         Hint(
             "the missing are not found",
-            lambda p: p.kind == "value",
+            s.kind("value"),
             "compare what each member has reached: a collective that somebody called and has not completed waits for "
             "every member whose numbers in this group end before it.",
         ),
+        *s.ANYWHERE,
     ),
 )

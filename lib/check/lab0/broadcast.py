@@ -1,25 +1,18 @@
 """Lab 0, section 5: broadcast(tensor, src, group) down a binomial tree."""
 
-import torch
-import torch.distributed as dist
+from dataclasses import replace
 
-from lib import backend
-from lib.check.framework import Claim, Exercise, Hint, Problem
-from lib.check.lab0 import mistakes, wire
-from lib.check.lab0.cases import (
-    GROUPS,
-    GROUPS_SAY,
-    WORLD,
-    Case,
-    called,
-    groups_of,
-    in_step,
-    is_a,
-    number,
-    seen,
-)
-from lib.check.lab0.sums import who
-from lib.collectives import tree
+import torch
+
+from lib.check import symptoms as s
+from lib.check.calls import Calls
+from lib.check.cases import ALONE, GROUPS, GROUPS_SAY, WORLD, Case, is_a, own, seen
+from lib.check.claims import claim, kept, values
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.explain import narrowed, rounded_words, two, who
+from lib.check.lab0.left_out import FUNCTION, IN_PLACE, NOTHING_GIVEN
+from lib.check.traffic import sent
+from lib.collectives.tree import broadcast
 
 
 def _case(members, n, dtype, src):
@@ -32,40 +25,28 @@ CASES = [
     *(_case(members, 1000, torch.int64, len(members) - 1) for members in GROUPS),
 ]
 CASES.sort(key=lambda case: GROUPS.index(case.members))  # small groups first, the one that is not 0 to N-1 last
+CASES = (
+    *CASES, _case(ALONE, 3, torch.float32, 0), _case(GROUPS[2], 0, torch.float32, 1), replace(CASES[0], again=1)
+)  # fmt: skip
+CALLS = Calls(
+    CASES,
+    give=lambda case, rank: {"tensor": own(rank, case.n, case.dtype), "src": case.root},
+    want=lambda case, rank: own(case.root, case.n, case.dtype),
+    into="tensor",
+)
 
 
-def _tensor(rank, case):
-    """What a rank has before: 1000 (rank+1) + 0, 1, 2, ...  (n,)"""
-    return (1000 * (rank + 1) + torch.arange(case.n, device="cpu")).to(case.dtype)
-
-
-def _measure(fn):
-    def one(case, group):
-        tensor, want = _tensor(dist.get_rank(group), case).to(backend.device()), _tensor(case.root, case)
-        returned = called(case, fn, tensor, case.root, **({"group": group} if group else {}))
-        returned = returned.detach().cpu() if type(returned) is torch.Tensor else None
-        out = tensor.cpu()
-        return {"ok": is_a(out, want), "out": out, "returned_it": is_a(returned, want)}
-
-    return in_step(CASES, groups_of, one)
-
-
-def _what_arrives(runs):
-    for _, case, records in seen(runs, CASES):
-        wrong = [rank for rank, record in enumerate(records) if not record["ok"]]
-        if wrong:
-            return _what_is_wrong(case, wrong, records[wrong[0]])
-    return None
-
-
-def _what_is_wrong(case, wrong, record):
-    rank, out, want = wrong[0], record["out"], _tensor(case.root, case)
+def _explain(case, rank, out, want, records):
+    """facts: source, the rank whose tensor is there; returned_it."""
     element = int((out != want).nonzero()[0])
-    line = f"{case.name}: {case.rank(rank)}, element {element}: "
-    line += f"expected {number(want[element])}, got {number(out[element])}"
-    source = next((r for r in range(case.world_size) if torch.equal(out, _tensor(r, case))), None)
-    facts = {"case": case, "rank": rank, "source": source, "wrong": wrong, "returned_it": record["returned_it"]}
-    if source == rank:
+    x, y = two(want[element], out[element])
+    line = f"{case.name}: {case.rank(rank)}, element {element}: expected {x}, got {y}"
+    source = next((r for r in range(case.world_size) if torch.equal(out, own(r, case.n, case.dtype))), None)
+    facts = {"source": source, "returned_it": is_a(records[rank]["returned"], want), "narrowed": narrowed(out, want)}
+    wrong = [r for r, record in enumerate(records) if not record["ok"]]
+    if facts["narrowed"]:
+        text = rounded_words(case.dtype)
+    elif source == rank:
         text = f"It still holds its own tensor. Without that of rank {case.root} are {who(wrong)}."
     elif source is not None:
         text = f"It holds the tensor of rank {source}, expected that of rank {case.root}."
@@ -77,12 +58,12 @@ def _what_is_wrong(case, wrong, record):
 def _messages(runs):
     for run, case, _ in seen(runs, CASES):
         got = [[] for _ in case.members]
-        for mine in wire.sent(run, case):
+        for mine in sent(run, case):
             for to, numel in mine:
                 got[to].append(numel)
         for rank, sizes in enumerate(got):
             expected = [] if rank == case.root else [case.n]
-            if sizes != expected:
+            if [n for n in sizes if n] != [n for n in expected if n]:
                 words = f"was sent {len(sizes)} messages, {sum(sizes)} elements, expected {len(expected)} of {case.n}"
                 total = f"Together {sum(map(sum, got))} elements, expected (N-1)n = {(case.world_size - 1) * case.n}."
                 return Problem("elements", f"{case.name}: {case.rank(rank)} {words}\n{total}", {"case": case})
@@ -91,7 +72,9 @@ def _messages(runs):
 
 def _rounds(runs):
     for run, case, _ in seen(runs, CASES):
-        books, least = wire.sent(run, case), (case.world_size - 1).bit_length()
+        if case.n == 0:  # an empty message need not be sent
+            continue
+        books, least = sent(run, case), (case.world_size - 1).bit_length()
         came, holders = {case.root: 0}, [case.root]  # the round in which each rank got it; who has it, in that order
         for holder in holders:
             for nth, (to, _) in enumerate(books[holder], start=1):  # a rank sends one message at a time
@@ -105,78 +88,83 @@ def _rounds(runs):
     return None
 
 
-def _value(p, fits):
-    return p.kind == "value" and fits(p.facts)
+def _value(fits):
+    return lambda p: p.kind == "value" and fits(p.facts)
 
 
 EXERCISE = Exercise(
     name="broadcast",
-    reference=tree.broadcast,
-    measure=_measure,
+    reference=broadcast,
+    measure=CALLS,
     worlds=(WORLD,),
-    may_call=mistakes.P2P,
+    may_call=s.P2P,
+    leaves_out=FUNCTION | NOTHING_GIVEN | IN_PLACE,
     claims=(
-        Claim("the root's tensor everywhere", 6, f"{GROUPS_SAY}; every root; n = 1, 7, 1000", _what_arrives),
-        Claim("no rank receives twice", 3, "N-1 messages, (N-1)n elements in all", _messages),
-        Claim("holders double every round", 3, "ceil(log2 N) rounds", _rounds),
+        claim("the root's tensor everywhere", 6, f"{GROUPS_SAY}; every root; n = 0, 1, 7, 1000",
+              values(CALLS, _explain), kept(CASES)),
+        claim("no rank receives twice", 3, "N-1 messages, (N-1)n elements in all", _messages),
+        claim("holders double every round", 3, "ceil(log2 N) rounds", _rounds),
     ),
     hints=(
-        mistakes.BUILT_IN,
+        s.BUILT_IN, s.NARROW,
         Hint(
             "not in place",
-            lambda p: _value(p, lambda f: f["returned_it"]),
+            _value(lambda f: f["returned_it"]),
             "the caller's tensor must hold the root's values: receive into `tensor` itself.",
         ),
         Hint(
             "ranks of the world, not of the group",
-            mistakes.WHOSE_RANKS.fits,
+            s.whose_ranks,
             "a peer lies outside the group. Count within the group: dist.get_rank(group), dist.get_world_size(group), "
             "partners only below world_size (N need not be a power of two) or modulo it, and `group` in every p2p "
             "call.",
         ),
+        s.nothing_there(CASES),
         Hint(
             "rank 0 as the root",
-            lambda p: _value(p, lambda f: f["case"].root in f["wrong"]),
+            _value(lambda f: f["case"].root in f["wrong"]),
             "the tree starts at rank 0 and not at `src`. Number the ranks from the root, v = (rank - src) mod N, "
             "build the tree on v, and translate back, rank = (v + src) mod N.",
         ),
         Hint(
             "nothing is delivered",
-            lambda p: _value(p, lambda f: len(f["wrong"]) == f["case"].world_size - 1 and f["source"] == f["rank"]),
+            _value(lambda f: len(f["wrong"]) == f["case"].world_size - 1 and f["source"] == f["rank"]),
             "no rank but the root has the root's tensor. Is what is received written into `tensor`?",
         ),
         Hint(
             "only part of the tree",
-            lambda p: _value(p, lambda f: f["source"] == f["rank"]),
+            _value(lambda f: f["source"] == f["rank"]),
             "who has received must pass it on: in round s = 0, 1, ... the 2^s ranks that have it send to 2^s others, "
             "for ceil(log2 N) rounds, also where N is no power of two.",
         ),
         Hint(
             "sent before it came",
-            lambda p: p.kind == "value",
+            s.kind("value"),
             "a rank passes on what it had before: it must have received before it sends.",
         ),
         Hint(
             "a receive without its send",
-            mistakes.hung,
+            s.hung,
             "a rank waits for a message that nobody sends (or sends one that nobody takes). Draw the tree for N = 3: "
             "in the last round not every holder has a partner.",
         ),
+        s.WRONG_DTYPE,
         Hint(
             "sent more than once",
-            lambda p: p.kind == "elements",
+            s.kind("elements"),
             "one message to each rank that lacks the tensor is enough, and none to the root.",
         ),
         Hint(
             "a star",
-            lambda p: p.kind == "rounds" and p.facts["star"],
+            s.both(s.kind("rounds"), s.fact("star")),
             "the root sends to all, one after another. Those that have the tensor can help: the number of holders "
             "doubles.",
         ),
         Hint(
             "a chain",
-            lambda p: p.kind == "rounds",
+            s.kind("rounds"),
             "each holder passes it on only once, or too late. In every round every holder sends to one that lacks it.",
         ),
+        s.alone(CASES), s.NOT_KEPT, *s.ANYWHERE,
     ),
-)
+)  # fmt: skip

@@ -8,9 +8,11 @@ An answer is judged by the time of what it names: several may take the same.
 """
 
 from math import isclose
-from numbers import Real
 
-from lib.check.framework import Claim, Exercise, Hint, Problem
+from lib.check import symptoms as s
+from lib.check.claims import claim, is_number
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab0.left_out import NO_RANKS
 from lib.collectives.cost import COST, cheapest
 
 ALGORITHMS = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
@@ -39,13 +41,13 @@ def _is_cheapest(sizes):
             got, best = seen[case], cheapest(*case)
             if case[0] not in sizes:
                 continue
-            if got not in ALGORITHMS:
-                return Problem(
-                    "form", f"{words(*case)}: expected a name such as {best!r}, got {got!r:.60}", {"got": got}
-                )
+            if not isinstance(got, str) or got not in ALGORITHMS:
+                text = f"{words(*case)}: expected a name such as {best!r}, got "
+                shown = f"the function {got.__name__}" if callable(got) else f"{got!r:.60}"
+                return Problem("returned", text + shown, {"got": "None" if got is None else got})
             if not isclose(_time(got, case), _time(best, case), rel_tol=1e-9):
                 times = [f"{name} takes {_time(name, case) * 1e6:,.6g} us" for name in (got, best)]
-                named = {case: name for case, name in seen.items() if name in ALGORITHMS}
+                named = {c: name for c, name in seen.items() if isinstance(name, str) and name in ALGORITHMS}
                 return Problem("value", f"{words(*case)}: {', '.join(times)}", {"named": named})
         return None
 
@@ -75,9 +77,10 @@ EXERCISE = Exercise(
     reference=cheapest,
     measure=_measure,
     worlds=(),
+    leaves_out=NO_RANKS,
     claims=(
-        Claim("8 bytes and 64 MB", 1, "2, 3, 4, 8, 12, 64 ranks; two links", _is_cheapest(ENDS)),
-        Claim("sizes between", 2, "1 KB, 20 KB, 100 KB, 1 MB", _is_cheapest(BETWEEN)),
+        claim("8 bytes and 64 MB", 1, "2, 3, 4, 8, 12, 64 ranks; two links", _is_cheapest(ENDS)),
+        claim("sizes between", 2, "1 KB, 20 KB, 100 KB, 1 MB", _is_cheapest(BETWEEN)),
     ),
     hints=(
         Hint("the dearest", _dearest, "that is the slowest of them: compare the times and take the least."),
@@ -104,19 +107,16 @@ EXERCISE = Exercise(
         ),
         Hint(
             "not all compared",
-            lambda p: p.kind == "value",
+            s.kind("value"),
             "compare the five times, all for the same n_bytes, N, alpha and beta, and take the least.",
         ),
         Hint(
             "a time, not a name",
-            lambda p: p.kind == "form" and isinstance(p.facts["got"], Real),
+            lambda p: p.kind == "returned" and is_number(p.facts["got"]),
             "return the algorithm's name, not its time: min(times, key=times.get) of a dictionary gives the key.",
         ),
-        Hint(
-            "nothing returned",
-            lambda p: p.kind == "form" and p.facts["got"] is None,
-            "the function must end with `return ...`.",
-        ),
-        Hint("no such name", lambda p: p.kind == "form", f"the names are {', '.join(ALGORITHMS)}."),
+        s.NO_NUMBER,
+        Hint("no such name", s.kind("returned"), f"the names are {', '.join(ALGORITHMS)}."),
+        *s.ANYWHERE,
     ),
 )

@@ -1,88 +1,112 @@
 """Lab 0, section 2: split_rows, split_columns, split_inner and pipeline, four ways to share one product among ranks.
 
-Each function is judged by what it returns, by what every rank multiplied, and by what it gave to be sent.
+x (B, K) times w (K, M), or x through four layers (K, K). Each function is judged by what it returns, by what every rank
+multiplied, and by what it gave to be sent.
 """
 
-from functools import partial
+from functools import cache, partial, reduce
 
 import torch
-import torch.distributed as dist
 
-from lib import backend, ledger, splits
-from lib.check.framework import Bundle, Claim, Exercise, Problem
-from lib.check.lab0 import four_splits_hints as hints
-from lib.check.lab0.four_splits_cases import GIVES, LAYERS, RETURNS, SHARE, SIZES, draw, words
+from lib import splits
+from lib.check import symptoms as s
+from lib.check.calls import Calls
+from lib.check.cases import FINE, Case, seen
+from lib.check.claims import claim, kept, left_alone, values
+from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
 from lib.check.products import count_products, multiply_adds
 from lib.ledger.record import OPS
 
+LAYERS = 4
+# x's elements -> B, K, M: 2 and 4 divide B and M, not K
+SIZES = {20: (4, 5, 8), 56: (8, 7, 12)}
 MAY_CALL = (*OPS.values(), "p2p.send", "p2p.recv", "p2p.send_recv", "p2p.exchange")
 SAME = {"all_gather_into_tensor": "all_gather"}  # the same collective, into one tensor
+LEFT_OUT = (
+    FUNCTION
+    | NOTHING_GIVEN
+    | {
+        "alone": "one rank has nothing to split",
+        "empty rank": "every rank has rows, columns and layers: N divides B, M and the layers",
+        "returned": "a result of its own in any case",
+    }
+)
+
+# name -> a rank's share of the multiply-adds, at most; what it gives to be sent: (op, elements, peer)
+SHARE = {
+    "split_rows": lambda B, K, M, N: B // N * K * M,
+    "split_columns": lambda B, K, M, N: B * K * M // N,
+    "split_inner": lambda B, K, M, N: B * -(-K // N) * M,  # K need not divide: the largest piece
+    "pipeline": lambda B, K, M, N: LAYERS // N * B * K * K,
+}
+GIVES = {
+    "split_rows": lambda B, K, M, r, N: [],
+    "split_columns": lambda B, K, M, r, N: [("all_gather", B * M // N, None)],
+    "split_inner": lambda B, K, M, r, N: [("all_reduce", B * M, None)],
+    "pipeline": lambda B, K, M, r, N: [("send", B * K, r + 1)] if r < N - 1 else [],
+}
 
 
-def _measure(name, fn):
-    seen = []
-    for size in SIZES:
-        x, w, layers = draw(*size)
-        x, w, layers = (x.to(backend.device()), w.to(backend.device()), [t.to(backend.device()) for t in layers])
-        ledger.mark(words(name, *size))
-        with count_products() as factors:
-            out = fn(x, layers) if name == "pipeline" else fn(x, w)
-        ledger.mark("")
-        dist.barrier()  # a rank must not be in the next case while another still waits in this one
-        seen.append((out.detach().cpu() if isinstance(out, torch.Tensor) else type(out).__name__, factors))
-    return seen
+@cache
+def _cases(name, world_size):
+    members, cases = tuple(range(world_size)), []
+    for n, dtype in zip(SIZES, (torch.float32, torch.float64), strict=True):
+        B, K, M = SIZES[n]
+        what = f"x ({B}, {K}), " + (f"{LAYERS} layers ({K}, {K})" if name == "pipeline" else f"w ({K}, {M})")
+        cases.append(Case(members, n, dtype, what))
+    return tuple(cases)
 
 
-def _cases(name, runs):
-    """(words for the case, size, run, rank, what the rank returned, what it multiplied), smallest world first."""
-    for run in runs:
-        for place, size in enumerate(SIZES):
-            what = f"{run.world_size} ranks, {words(name, *size)}"
-            for rank, seen in enumerate(run.results):
-                yield (f"{what}: rank {rank}", size, run, rank, *seen[place])
+def _draw(case):
+    """x (B, K), w (K, M), LAYERS layers (K, K): small whole numbers, x's as fine as the dtype: sums are exact."""
+    B, K, M = SIZES[case.n]
+    generator = torch.Generator("cpu").manual_seed(10 * B + K)
+    some = lambda rows, columns, top: torch.randint(
+        -top, top + 1, (rows, columns), generator=generator, device="cpu"
+    ).to(case.dtype)  # fmt: skip
+    x, w = some(B, K, 9), some(K, M, 9)
+    return x * FINE.get(case.dtype, 1), w, [some(K, K, 2) for _ in range(LAYERS)]
 
 
-def _what_is_returned(name, runs):
-    for where, size, run, rank, got, _ in _cases(name, runs):
-        expected = RETURNS[name](*draw(*size), rank, run.world_size)
-        facts = {"got": got, "size": size, "rank": rank, "world_size": run.world_size}
-        wanted = f"expected {_form(expected)}"
-        if not isinstance(got, torch.Tensor):
-            got = got.replace("NoneType", "None")
-            return Problem("no tensor", f"{where} returned {got}, {wanted}", {"got": got})
-        if got.shape != expected.shape:
-            return Problem("value", f"{where} returned {_form(got)}, {wanted}", facts)
-        if got.dtype != expected.dtype:
-            return Problem("dtype", f"{where} returned {_form(got)}, {wanted}, as x is")
-        if not torch.equal(got, expected):
-            i, j = (got != expected).nonzero()[0].tolist()
-            text = f"{where}, element ({i}, {j}): expected {expected[i, j]:g}, got {got[i, j]:g}"
-            return Problem("value", text, facts)
+def _give(name, case, rank):
+    x, w, layers = _draw(case)
+    return {"x": x, "layers": layers} if name == "pipeline" else {"x": x, "w": w}
+
+
+def _want(name, case, rank):
+    x, w, layers = _draw(case)
+    if name == "pipeline":
+        return reduce(torch.matmul, layers[: LAYERS // case.world_size * (rank + 1)], x)
+    return (x @ w).tensor_split(case.world_size)[rank] if name == "split_rows" else x @ w
+
+
+def _what_is_multiplied(name, cases, runs):
+    for _, case, records in seen(runs, cases):
+        B, K, M = SIZES[case.n]
+        share, whole = SHARE[name](B, K, M, case.world_size), LAYERS * B * K * K if name == "pipeline" else B * K * M
+        for rank, record in enumerate(records):
+            factors, where = record["watched"], f"{case.name}: rank {rank}"
+            count = multiply_adds(factors)
+            facts = {"whole": count >= whole, "nothing": count == 0}
+            if count > share:
+                what = f"did the whole work, {whole}" if count == whole else f"did {count} of {whole}"
+                products = ", ".join(f"{a} @ {b}" for a, b in factors[:4])
+                return Problem("work", f"{where} {what} multiply-adds: {products}. Its share is {share}", facts)
+            if count == 0:
+                return Problem("work", f"{where} did no matrix product, expected {share} multiply-adds", facts)
     return None
 
 
-def _what_is_multiplied(name, runs):
-    for where, (B, K, M, _), run, _, _, factors in _cases(name, runs):
-        count, share = multiply_adds(factors), SHARE[name](B, K, M, run.world_size)
-        whole = LAYERS * B * K * K if name == "pipeline" else B * K * M
-        facts = {"count": count, "whole": whole}
-        if count > share:
-            what = f"did the whole work, {whole}" if count == whole else f"did {count} of {whole}"
-            products = ", ".join(f"{a} @ {b}" for a, b in factors[:4])
-            return Problem("work", f"{where} {what} multiply-adds: {products}. Its share is {share}", facts)
-        if count == 0:
-            return Problem("work", f"{where} did no matrix product, expected {share} multiply-adds", facts)
-    return None
-
-
-def _what_is_given(name, runs):
-    for where, size, run, rank, _, _ in _cases(name, runs):
-        ops = [e for e in run.ledger.section(words(name, *size)).of(rank) if e.op not in ("recv", "recv_any")]
-        given = [(SAME.get(e.op, e.op), e.numel, e.peer if e.op == "send" else None) for e in ops]
-        expected = GIVES[name](*size[:3], rank, run.world_size)
-        if given != expected:
-            facts = {"ops": [op for op, _, _ in given], "given": given, "expected": expected}
-            return Problem("wire", f"{where} called {_list(given)}; expected {_list(expected)}", facts)
+def _what_is_given(name, cases, runs):
+    for run, case, _ in seen(runs, cases):
+        for rank in range(case.world_size):
+            ops = [e for e in run.ledger.section(case.name).of(rank) if e.op not in ("recv", "recv_any")]
+            given = [(SAME.get(e.op, e.op), e.numel, e.peer if e.op == "send" else None) for e in ops]
+            expected = GIVES[name](*SIZES[case.n], rank, case.world_size)
+            if given != expected:
+                text = f"{case.name}: rank {rank} called {_list(given)}; expected {_list(expected)}"
+                return Problem("calls", text, {"ops": [op for op, _, _ in given]})
     return None
 
 
@@ -91,38 +115,126 @@ def _list(given):
     return ", ".join(f"{op} of {elements} elements{to(peer)}" for op, elements, peer in given) or "nothing"
 
 
-def _form(tensor):
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+def _rank_0_waits(p):
+    """For somebody: for a rank that does not send, or for rank -1, which there is not."""
+    waits = s.hung(p) and s.failed(p).waits_in.get(0) == "recv"
+    return waits or (s.refused("outside the group")(p) and not _sends(p))
 
 
-def _part(name, return_says, work_says, wire_says, known):
+def _sends(p):
+    """Was the last op that a rank began, and did not end, a send?"""
+    return s.failed(p) is not None and "send" in (*s.failed(p).waits_in.values(), s.failed(p).refused_op)
+
+
+HINTS = {
+    "split_rows": (
+        Hint(
+            "sent what nobody needs",
+            s.kind("calls"),
+            "a rank can make its rows of the result from its rows of x and from w, which it has: no communication.",
+        ),
+    ),
+    "split_columns": (
+        Hint(
+            "all-reduced with zeros",
+            s.both(s.kind("calls"), s.fact("ops", ["all_reduce"])),
+            "the ranks add up whole results, mostly zeros. all_gather sends only what each rank has made.",
+        ),
+        Hint(
+            "more than one all-gather",
+            s.kind("calls"),
+            "one dist.all_gather of this rank's (B, M/N) is enough.",
+        ),
+    ),
+    "split_inner": (
+        Hint(
+            "gathered and added",
+            s.both(s.kind("calls"), s.fact("ops", ["all_gather"])),
+            "every rank fetches all partial sums and adds them itself: N times (B, M) arrive. all_reduce is made for "
+            "this, and a good one needs only about twice (B, M), whatever N is.",
+        ),
+        Hint(
+            "more than one collective",
+            s.kind("calls"),
+            "one dist.all_reduce of the partial sum, (B, M), is enough.",
+        ),
+        Hint(
+            "chunk gave too few pieces",
+            s.raised("IndexError"),
+            "tensor.chunk(4) cuts 5 rows into 2 + 2 + 1, three pieces. tensor.tensor_split(4) gives four: 2 + 1 + 1 + "
+            "1.",
+        ),
+    ),
+    "pipeline": (
+        Hint(
+            "rank 0 waits for somebody",
+            _rank_0_waits,
+            "nobody comes before rank 0: it begins with x and receives nothing.",
+        ),
+        Hint(
+            "nothing was sent on",
+            s.both(s.hung, lambda p: "recv" in s.failed(p).waits_in.values()),
+            "a rank returned without sending its activation: every rank but the last sends to rank + 1.",
+        ),
+        Hint(
+            "the last rank sends",
+            s.either(s.both(s.hung, _sends), s.refused("outside the group")),
+            "nobody comes after the last rank: it returns the result and sends nothing.",
+        ),
+        Hint("told everybody", s.kind("calls"), "only the next rank needs the activation: one dist.send to rank + 1."),
+    ),
+}
+SHARED = (
+    Hint(
+        "everyone computes everything",
+        s.both(s.kind("work"), s.fact("whole")),
+        "the result is right, but no work was saved: cut first, then multiply only this rank's piece.",
+    ),
+    Hint(
+        "a product that cannot be counted",
+        s.both(s.kind("work"), s.fact("nothing")),
+        "only matrix products are counted: use @ or torch.matmul.",
+    ),
+    Hint(
+        "called lib's",
+        s.kind("built-in"),
+        "build it from torch's @ and dist.all_gather, dist.all_reduce, dist.send, dist.recv.",
+    ),
+    Hint(
+        "a buffer of the wrong dtype",
+        s.either(s.another_dtype, s.refused("dtype"), s.kind("mismatch")),
+        "a buffer has another dtype or shape than what is received into it: make it with torch.empty_like.",
+    ),
+    Hint("nothing returned", s.kind("returned"), "the function must end with `return ...`, on every rank."),
+    s.NARROW, s.NOT_KEPT, s.OVERWRITTEN, *s.ANYWHERE,
+)  # fmt: skip
+
+
+def _part(name, return_says, work_says, wire_says):
+    cases = partial(_cases, name)
+    calls = Calls(cases, partial(_give, name), partial(_want, name), watch=count_products)
     return Exercise(
         name=name,
         reference=getattr(splits, name),
-        measure=partial(_measure, name),
+        measure=calls,
         worlds=(2, 4),
         may_call=MAY_CALL,
+        leaves_out=LEFT_OUT,
         claims=(
-            Claim(return_says, 1, "2 and 4 ranks; float32, float64", partial(_what_is_returned, name)),
-            Claim(work_says, 1, "multiply-adds of each rank", partial(_what_is_multiplied, name)),
-            Claim(wire_says, 1, "by each rank, and no more", partial(_what_is_given, name)),
+            claim(return_says, 1, "2 and 4 ranks; float32, float64", values(calls), left_alone(cases), kept(cases)),
+            claim(work_says, 1, "multiply-adds of each rank", partial(_what_is_multiplied, name, cases)),
+            claim(wire_says, 1, "by each rank, and no more", partial(_what_is_given, name, cases)),
         ),
-        hints=known,
+        hints=(*HINTS[name], *SHARED),
     )
 
 
 EXERCISE = Bundle(
     "four_splits",
     (
-        _part("split_rows", "own rows of x w", "1/N of the work", "nothing sent", hints.ROWS),
-        _part("split_columns", "all of x w", "1/N of the work", "all_gather of (B, M/N)", hints.COLUMNS),
-        _part("split_inner", "all of x w", "1/N of the work", "all_reduce of (B, M)", hints.INNER),
-        _part(
-            "pipeline",
-            "the activation that leaves it",
-            "4/N of the layers",
-            "send of (B, K) to the next",
-            hints.PIPELINE,
-        ),
+        _part("split_rows", "own rows of x w", "1/N of the work", "nothing sent"),
+        _part("split_columns", "all of x w", "1/N of the work", "all_gather of (B, M/N)"),
+        _part("split_inner", "all of x w", "1/N of the work", "all_reduce of (B, M)"),
+        _part("pipeline", "the activation that leaves it", "4/N of the layers", "send of (B, K) to the next"),
     ),
 )

@@ -1,23 +1,41 @@
 """Lab 0, section 7: hierarchical_all_reduce(tensor, inside, across), in place; few elements cross between nodes."""
 
+from dataclasses import replace
 from math import ceil
 
 import torch
 import torch.distributed as dist
 
-from lib.check.framework import Claim, Exercise, Hint, Problem
-from lib.check.lab0 import mistakes, wire
-from lib.check.lab0.cases import SIZES_SAY, WORLD, Case, seen, sizes_and_dtypes
-from lib.check.lab0.in_place import DIVIDED, IN_PLACE, NOTHING_ADDED, measured, sums, value
-from lib.collectives import hierarchical
+from lib.check import symptoms as s
+from lib.check.calls import Calls
+from lib.check.cases import WORLD, Case, part, seen, sizes_and_dtypes, total
+from lib.check.claims import claim, kept, values
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.explain import in_place_sum
+from lib.check.lab0.left_out import FUNCTION, IN_PLACE, NOTHING_GIVEN
+from lib.check.traffic import sent
+from lib.collectives.hierarchical import hierarchical_all_reduce
 
-LAYOUTS = {"2 nodes of 2": (2, 2), "2 nodes of 4": (2, 4), "4 nodes of 2": (4, 2)}  # name -> (M nodes, R ranks in each)
-CASES = [
-    Case(tuple(range(M * R)), n, dtype, layout)
-    for layout, (M, R) in LAYOUTS.items()
-    # All dtypes on the first layout; on 8 ranks what N divides, what it does not, and a long one.
-    for n, dtype in (sizes_and_dtypes(M * R) if M * R == 4 else sizes_and_dtypes(M * R)[:2] + [(1000, torch.float64)])
-]
+F32, F64 = torch.float32, torch.float64
+# name -> (M nodes, R ranks in each)
+LAYOUTS = {
+    "2 nodes of 2": (2, 2), "2 nodes of 4": (2, 4), "4 nodes of 2": (4, 2), "1 node of 4": (1, 4),
+    "4 nodes of 1": (4, 1),
+}  # fmt: skip
+
+
+def _cases():
+    for layout, (M, R) in LAYOUTS.items():
+        sizes = sizes_and_dtypes(M * R)
+        # All dtypes on the first layout; on 8 ranks what N divides, what it does not, and a long one.
+        few = [*sizes[:2], (1000, F64)] if M * R == WORLD else [(8, F64)]
+        for n, dtype in sizes if (M, R) == (2, 2) else few:
+            yield Case(tuple(range(M * R)), n, dtype, layout)
+    yield Case(tuple(range(4)), 0, F32, "2 nodes of 2")
+
+
+CASES = tuple(_cases())
+CASES += (replace(CASES[0], again=1),)
 
 
 def _pairs_of_groups(cases):
@@ -26,20 +44,27 @@ def _pairs_of_groups(cases):
     for layout, (M, R) in LAYOUTS.items():
         inside = [tuple(range(node * R, node * R + R)) for node in range(M)]
         across = [tuple(range(place, M * R, R)) for place in range(R)]
-        made = {members: dist.new_group(members) for members in inside + across}
-        mine[layout] = [group for members, group in made.items() if dist.get_rank() in members]
-    return {case: mine[case.what] for case in cases}
+        made = [[dist.new_group(members) for members in kind] for kind in (inside, across)]
+        rank = dist.get_rank()
+        if rank < M * R:
+            mine[layout] = (made[0][rank // R], made[1][rank % R])
+    return {case: mine.get(case.what) for case in cases}
 
 
-def _measure(fn):
-    return measured(CASES, _pairs_of_groups, lambda tensor, groups: fn(tensor, *groups))
+CALLS = Calls(
+    CASES,
+    give=lambda case, rank: {"tensor": part(rank, case.n, case.dtype)},
+    want=lambda case, rank: total(case.world_size, case.n, case.dtype),
+    into="tensor",
+    groups=_pairs_of_groups,
+)
 
 
 def _crossing(run, case):
     """(elements that each rank sends to other nodes, elements that all ranks send inside their nodes)"""
     R = LAYOUTS[case.what][1]
     across, inside = [0] * case.world_size, 0
-    for rank, mine in enumerate(wire.sent(run, case)):
+    for rank, mine in enumerate(sent(run, case)):
         for to, numel in mine:
             if to // R == rank // R:
                 inside += numel
@@ -69,24 +94,29 @@ def _shared(runs):
     for run, case, _ in seen(runs, CASES):
         (M, R), n = LAYOUTS[case.what], case.n
         across, inside = _crossing(run, case)
-        most = 2 * (M - 1) * ceil(ceil(n / R) / M)
+        most, all_inside = 2 * (M - 1) * ceil(ceil(n / R) / M), 2 * M * (R - 1) * n
         if max(across) > most:
             rank = across.index(max(across))
             text = f"{case.name}: {case.rank(rank)} sent {max(across)} elements to other nodes, expected at most {most}"
             return Problem("one rank", f"{text}\nBy rank: {across}", {"case": case})
-        if inside != 2 * M * (R - 1) * n:
-            text = (
-                f"{case.name}: {inside} elements were sent inside the nodes, expected {2 * M * (R - 1) * n}, 2M(R-1)n"
-            )
+        if inside != all_inside:
+            text = f"{case.name}: {inside} elements were sent inside the nodes, expected {all_inside}, 2M(R-1)n"
             return Problem("inside", text, {"case": case})
     return None
 
 
-def _present(p):
-    """The ranks that are in the wrong sum, and those of the node of the rank that has it."""
-    case, R = p.facts["case"], LAYOUTS[p.facts["case"].what][1]
-    node = p.facts["rank"] // R
-    return [r for r in range(case.world_size) if r not in p.facts["absent"]], list(range(node * R, node * R + R))
+def _partly(fits):
+    """Is it about a sum without some ranks? Then fits(the ranks that are in it, those of the rank's own node)."""
+
+    def about(p):
+        if p.kind != "value" or not p.fact("absent") or p.fact("own"):
+            return False
+        case, R = p.facts["case"], LAYOUTS[p.facts["case"].what][1]
+        node = p.facts["rank"] // R
+        present = [r for r in range(case.world_size) if r not in p.facts["absent"]]
+        return fits(present, list(range(node * R, node * R + R)))
+
+    return about
 
 
 def _whole(p):
@@ -94,62 +124,62 @@ def _whole(p):
 
 
 def _swapped(p):
-    case = p.facts.get("case")
-    return _whole(p) and p.facts["inside"] == 2 * (LAYOUTS[case.what][1] - 1) * case.n
+    return _whole(p) and p.facts["inside"] == 2 * (LAYOUTS[p.facts["case"].what][1] - 1) * p.facts["case"].n
 
 
 EXERCISE = Exercise(
     name="hierarchical_all_reduce",
-    reference=hierarchical.hierarchical_all_reduce,
-    measure=_measure,
+    reference=hierarchical_all_reduce,
+    measure=CALLS,
     worlds=(WORLD,),
-    may_call=(*mistakes.P2P, "ring.ring_reduce_scatter", "ring.ring_all_reduce", "ring.ring_all_gather"),
+    may_call=(*s.P2P, "ring.ring_reduce_scatter", "ring.ring_all_reduce", "ring.ring_all_gather"),
+    leaves_out=FUNCTION | NOTHING_GIVEN | IN_PLACE,
     claims=(
-        Claim("sum on every rank", 6, f"nodes x ranks 2x2, 2x4, 4x2; {SIZES_SAY}", sums(CASES)),
-        Claim("elements between nodes", 4, "2(M-1)/M n from each of M nodes, 2(M-1)n in all", _between_nodes),
-        Claim("every rank does its share", 2, "2M(R-1)n inside M nodes of R; across, a chunk per rank", _shared),
+        claim("sum on every rank", 6, "nodes x ranks 2x2, 2x4, 4x2, 1x4, 4x1; sizes 0 to 1000; float32, float64, int64",
+              values(CALLS, in_place_sum), kept(CASES)),
+        claim("elements between nodes", 4, "2(M-1)/M n from each of M nodes, 2(M-1)n in all", _between_nodes),
+        claim("every rank does its share", 2, "2M(R-1)n inside M nodes of R; across, a chunk per rank", _shared),
     ),
     hints=(
-        mistakes.BUILT_IN,
+        s.BUILT_IN,
         Hint(
             "outside of both groups",
-            mistakes.WHOSE_RANKS.fits,
+            s.whose_ranks,
             "a rank talks to ranks that are not in these nodes. Every call needs a group: `inside` or `across`, "
             "never none.",
         ),
-        IN_PLACE,
-        DIVIDED,
+        s.NARROW, s.IN_PLACE, s.DIVIDED,
         Hint(
             "counted twice",
-            lambda p: value(p, "doubled") or value(p, "factor"),
+            s.either(s.fact("doubled"), s.fact("factor")),
             "after step 1 and 2 the chunk is finished. The last step only copies chunks, it adds nothing.",
         ),
         Hint(
             "the nodes are not joined",
-            lambda p: value(p, "absent") and not value(p, "own") and _present(p)[0] == _present(p)[1],
+            _partly(lambda present, node: present == node),
             "this is the sum of the rank's own node. Step 2 sums the chunk over the nodes: all-reduce it on "
             "`across`, and use its result.",
         ),
         Hint(
             "one place of every node",
-            lambda p: value(p, "absent") and not value(p, "own"),
+            _partly(lambda present, node: True),
             "the sum holds some ranks of every node, as it does when the sum inside the node is missing or lost. "
             "Step 1: reduce-scatter on `inside`.",
         ),
-        mistakes.REMAINDER,
+        s.nothing_there(CASES), s.remainder_hint(CASES),
         Hint(
             "the last step is missing",
-            lambda p: value(p, "own") and p.facts["finished"],
+            s.both(s.fact("own"), s.fact("finished")),
             "each rank has its own chunk finished, and the others' not. Step 3: all-gather on `inside`.",
         ),
-        NOTHING_ADDED,
+        s.NOTHING_ADDED,
         Hint(
             "gathered over the wrong group",
-            lambda p: p.kind in ("value", "mismatch", "raised"),
+            s.kind("value", "mismatch", "raised"),
             "the ranks of `inside` hold the different chunks, those of `across` all hold the same one. Scatter and "
             "gather on `inside`.",
         ),
-        mistakes.NOT_PAIRED,
+        s.NOT_PAIRED,
         Hint(
             "the two levels are swapped",
             _swapped,
@@ -164,9 +194,10 @@ EXERCISE = Exercise(
         ),
         Hint(
             "one rank carries it all",
-            lambda p: p.kind in ("one rank", "one node"),
+            s.kind("one rank", "one node"),
             "one rank does what its node could share: the sums are right, but only one link of each node works. After "
             "reduce-scatter every rank has a chunk to take across.",
         ),
+        s.NOT_KEPT, *s.ANYWHERE,
     ),
-)
+)  # fmt: skip

@@ -1,10 +1,10 @@
 """Lab 0, section 1, bonus: training_days(parameters, tokens, gpus, flops_per_gpu, recompute)."""
 
-from math import isclose
-from numbers import Real
-
-from lib.check.framework import Claim, Exercise, Hint, Problem
-from lib.cost.compute import SECONDS_PER_DAY, training_days
+from lib.check import symptoms as s
+from lib.check.claims import claim, numbers
+from lib.check.exercise import Exercise, Hint
+from lib.check.lab0.left_out import NO_RANKS
+from lib.cost.compute import training_days
 
 GPT3 = (175e9, 300e9, 1024, 140e12, True)  # Narayanan et al. 2021, section 5.1
 NOT_RECOMPUTED = (175e9, 300e9, 1024, 140e12, False)
@@ -16,56 +16,17 @@ def _measure(fn):
     return {case: fn(*case) for case in CASES}
 
 
-def _is_number(got):
-    return isinstance(got, Real) and not isinstance(got, bool)
-
-
-def _wrong(seen):
-    """{case: the wrong number that came out}"""
-    numbers = {case: got for case, got in seen.items() if _is_number(got)}
-    return {case: got for case, got in numbers.items() if not isclose(got, training_days(*case), rel_tol=1e-9)}
+def _words(parameters, tokens, gpus, flops, recompute):
+    run = f"{parameters / 1e9:,g} billion parameters, {tokens / 1e9:,g} billion tokens, {gpus:,} GPUs"
+    return f"{run} of {flops / 1e12:g} TFLOP/s, recompute={recompute}"
 
 
 def _of(*cases):
-    def judge(runs):
-        ((seen,),) = (run.results for run in runs)
-        for case in cases:
-            parameters, tokens, gpus, flops, recompute = case
-            got, expected = seen[case], training_days(*case)
-            text = (
-                f"{parameters / 1e9:,g} billion parameters, {tokens / 1e9:,g} billion tokens, {gpus:,} GPUs of "
-                f"{flops / 1e12:g} TFLOP/s, recompute={recompute}: expected {expected:,.6g} days, got "
-            )
-            if not _is_number(got):
-                return Problem("form", f"{text}{got!r:.60}, a {type(got).__name__}", {"got": got})
-            if case in _wrong(seen):
-                return Problem("value", f"{text}{got:,.6g}", {"wrong": _wrong(seen)})
-        return None
-
-    return judge
+    return numbers(training_days, cases, _words, unit_name=" days")
 
 
-def _off_by(*factors):
-    """Fits if each wrong number is the right one times one of `factors`, numbers or functions of the case."""
-
-    def fits(problem):
-        if problem.kind != "value":
-            return False
-        times = lambda f, case: training_days(*case) * (f(*case) if callable(f) else f)
-        wrong = problem.facts["wrong"].items()
-        return any(all(isclose(got, times(f, case), rel_tol=1e-6) for case, got in wrong) for f in factors)
-
-    return fits
-
-
-def _rounded(problem):
-    rounded = lambda case, got: got == round(got, 2) and abs(got - training_days(*case)) <= 1
-    return problem.kind == "value" and all(rounded(case, got) for case, got in problem.facts["wrong"].items())
-
-
-def _instead(per_token, per_token_recomputed):
-    """Fits if so many operations were counted per parameter and token, in place of 6 and 8."""
-    return _off_by(lambda P, T, gpus, flops, again: per_token_recomputed / 8 if again else per_token / 6)
+def _rounded(p):
+    return p.kind == "value" and all(a == round(a, 2) and abs(a - b) <= 1 for a, b in p.facts["wrong"].values())
 
 
 EXERCISE = Exercise(
@@ -74,73 +35,93 @@ EXERCISE = Exercise(
     measure=_measure,
     worlds=(),
     bonus=True,
+    leaves_out=NO_RANKS,
     claims=(
-        Claim("GPT-3 on 1024 A100", 2, "300 billion tokens, 140 TFLOP/s each: 34 days", _of(GPT3)),
-        Claim("without recomputation", 1, "25 days", _of(NOT_RECOMPUTED)),
-        Claim("other models and clusters", 1, "1 trillion parameters; GPT-2", _of(*OTHERS)),
+        claim("GPT-3 on 1024 A100", 2, "300 billion tokens, 140 TFLOP/s each: 34 days", _of(GPT3)),
+        claim("without recomputation", 1, "25 days", _of(NOT_RECOMPUTED)),
+        claim("other models and clusters", 1, "1 trillion parameters; GPT-2", _of(*OTHERS)),
     ),
     hints=(
+        Hint("rounded", _rounded, "this looks rounded. Return the number as it is; round when you print it."),
+        s.NO_NUMBER,
         Hint(
-            "recomputation ignored",
-            _instead(6, 6),
-            "recomputation runs the forward pass once more: 2 operations more per parameter and token, 8 instead of 6.",
+            "not the operations of a step",
+            s.kind("value"),
+            "count: operations per parameter and token (2 forward, 4 backward, 2 more with recomputation), times "
+            "parameters and tokens; divided by what all GPUs do in a second, and by the seconds of a day.",
         ),
-        Hint(
-            "always recomputed",
-            _instead(8, 8),
-            "without recomputation it is 6 operations per parameter and token: 2 forward, 4 backward.",
-        ),
-        Hint(
-            "forward only",
-            _instead(2, 4),
-            "that counts the forward pass alone. Backward costs twice as much again: 2 + 4 = 6 operations per "
-            "parameter and token, 8 with recomputation.",
-        ),
-        Hint(
-            "everything twice",
-            _instead(6, 12),
-            "recomputation repeats the forward pass only, not backward: 2 operations more, not 6.",
-        ),
-        Hint(
-            "backward as cheap as forward",
-            _instead(4, 6),
-            "backward makes two products for each of forward's, one for the inputs' gradient and one for the weights': "
-            "4 operations, not 2.",
-        ),
-        Hint(
-            "multiplications only",
-            _instead(3, 4),
-            "each weight is used in a multiplication and an addition: 2 operations.",
-        ),
-        Hint(
-            "another unit of time",
-            _off_by(SECONDS_PER_DAY, 24 * 60, 24, 1 / 30, 1 / 7),
-            "operations divided by operations per second are seconds; a day has 24 * 60 * 60 of them.",
-        ),
-        Hint(
-            "one GPU",
-            _off_by(lambda P, T, gpus, flops, again: gpus),
-            "that is one GPU's time. All of them work at once.",
-        ),
-        Hint(
-            "multiplied by the GPUs",
-            _off_by(lambda P, T, gpus, flops, again: gpus**2),
-            "you multiply by the number of GPUs: more of them would take longer. Divide.",
-        ),
-        Hint(
-            "rounded",
-            _rounded,
-            "this looks rounded. Return the number as it is; round when you print it.",
-        ),
-        Hint(
-            "FLOP/s taken as TFLOP/s",
-            _off_by(1e12, 1e-12, 1e9, 1e-9),
-            "`flops_per_gpu` is in operations per second, 140e12 for 140 TFLOP/s; no further factor is needed.",
-        ),
-        Hint(
-            "nothing returned",
-            lambda p: p.kind == "form" and p.facts["got"] is None,
-            "the function must end with `return ...`.",
-        ),
+        *s.ANYWHERE,
     ),
 )
+
+### BEGIN MISTAKES
+from lib.check.mistakes import Mistake  # noqa: E402
+
+
+def _times(hint, text, *factors):
+    """The right number times a factor, a number or a function of the arguments; one mistake for each."""
+    of = lambda factor, case: training_days(*case) * (factor(*case) if callable(factor) else factor)
+    return [Mistake(hint, lambda *case, factor=factor: of(factor, case), text) for factor in factors]
+
+
+def _instead(hint, text, per_token, per_token_recomputed):
+    """So many operations per parameter and token, in place of 6 and 8."""
+    return _times(hint, text, lambda P, T, gpus, flops, again: per_token_recomputed / 8 if again else per_token / 6)
+
+
+MISTAKES = (
+    *_instead(
+        "recomputation ignored",
+        "recomputation runs the forward pass once more: 2 operations more per parameter and token, 8 instead of 6.",
+        6, 6,
+    ),
+    *_instead(
+        "always recomputed",
+        "without recomputation it is 6 operations per parameter and token: 2 forward, 4 backward.",
+        8, 8,
+    ),
+    *_instead(
+        "the other way round",
+        "recomputation costs time: with it, it is 8 operations per parameter and token, without it 6.",
+        8, 6,
+    ),
+    *_instead(
+        "forward only",
+        "that counts the forward pass alone. Backward costs twice as much again: 2 + 4 = 6 operations per parameter "
+        "and token, 8 with recomputation.",
+        2, 4,
+    ),
+    *_instead(
+        "everything twice",
+        "recomputation repeats the forward pass only, not backward: 2 operations more, not 6.",
+        6, 12,
+    ),
+    *_instead(
+        "backward as cheap as forward",
+        "backward makes two products for each of forward's, one for the inputs' gradient and one for the weights': 4 "
+        "operations, not 2.",
+        4, 6,
+    ),
+    *_instead(
+        "multiplications only",
+        "each weight is used in a multiplication and an addition: 2 operations.",
+        3, 4,
+    ),
+    *_times(
+        "another unit of time",
+        "operations divided by operations per second are seconds; a day has 24 * 60 * 60 of them.",
+        86400, 24 * 60, 24, 60, 3600, 1 / 24, 1 / 30, 1 / 7,
+    ),
+    *_times("one GPU", "that is one GPU's time. All of them work at once.", lambda P, T, gpus, flops, again: gpus),
+    *_times(
+        "multiplied by the GPUs",
+        "you multiply by the number of GPUs: more of them would take longer. Divide.",
+        lambda P, T, gpus, flops, again: gpus**2,
+    ),
+    *_times(
+        "FLOP/s taken as TFLOP/s",
+        "`flops_per_gpu` is in operations per second, 140e12 for 140 TFLOP/s; no further factor is needed.",
+        1e12, 1e-12, 1e9, 1e-9,
+    ),
+)  # fmt: skip
+### END MISTAKES

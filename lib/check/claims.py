@@ -1,0 +1,218 @@
+"""The usual claims. Each is a judge, (runs) -> None or the Problem; `claim(name, points, says, judge, ...)` takes many.
+
+    values          the right result on every rank             kind "value", "form", "returned"
+    left_alone      arguments are as they were                 "input"
+    new             the result has memory of its own           "shared"
+    returns_it      the tensor that holds the result           "not returned"
+    kept            later calls change no earlier result       "not kept"
+    elements        what all ranks send together, and one      "elements", "one rank"     (these three: traffic.py)
+    ring            to the right neighbour only, and rounds    "neighbours", "rounds"
+    only_calls      the calls of what the answer is given      "calls", "group", "another way", "wire dtype", "clash"
+    numbers         plain numbers of functions without ranks   "value", "form", "returned"
+    refuses         errors for what cannot be                  "accepted"
+
+facts: case, rank, want, got (in what form), and what `explain` found. Records are those of `calls.py`, or have the keys
+that a claim names.
+"""
+
+from math import isclose
+from numbers import Real
+
+import torch
+
+from lib.check.cases import form_of, seen
+from lib.check.exercise import Claim, Problem
+from lib.check.explain import narrowed, rounded_words, times, two
+
+
+def claim(name, points, says, *judges) -> Claim:
+    """One claim of several judges: the first Problem counts."""
+
+    def judge(runs):
+        return next((found for one in judges if (found := one(runs))), None)
+
+    return Claim(name, points, says, judge)
+
+
+def each(cases, problem):
+    """A judge: the first Problem of problem(case, rank, record), case by case, rank by rank."""
+
+    def judge(runs):
+        for _, case, records in seen(runs, cases):
+            for rank, record in enumerate(records):
+                if found := problem(case, rank, record):
+                    return found
+        return None
+
+    return judge
+
+
+def values(calls, explain=None, what="the result"):
+    """explain(case, rank, got, want, records) -> Problem, or None: then the form or the first wrong element is told."""
+
+    def judge(runs):
+        for _, case, records in seen(runs, calls.cases):
+            wrong = [rank for rank, record in enumerate(records) if not record["ok"]]
+            if not wrong:
+                continue
+            rank, want = wrong[0], calls.want(case, wrong[0])
+            found = form(f"{case.name}: {case.rank(rank)}", records[rank]["got"], want, what)
+            explained = explain(case, rank, records[rank]["got"], want, records) if explain else None
+            if explained is None or (found and found.kind == "returned"):
+                explained = found or element(f"{case.name}: {case.rank(rank)}", records[rank]["got"], want)
+            right = [r for r in range(case.world_size) if r not in wrong]
+            explained.facts = {"case": case, "rank": rank, "wrong": wrong, "right": right} | explained.facts
+            explained.trace = [
+                case.name,
+                explained.kind,
+                [_ratios(r["got"], calls.want(case, i)) for i, r in enumerate(records)],
+            ]
+            return explained
+        return None
+
+    return judge
+
+
+def form(where, got, want, what="the result"):
+    """A Problem unless `got` is a tensor of the shape and dtype of `want`."""
+    facts = {"dtype": False, "got": form_of(got) if torch.is_tensor(got) else got, "want": form_of(want)}
+    if not torch.is_tensor(got):
+        return Problem("returned", f"{where} returned {got}, expected {what}, {form_of(want)}", facts)
+    if got.shape != want.shape or got.dtype != want.dtype:
+        facts |= {"dtype": got.shape == want.shape, "numel": got.numel()}
+        return Problem("form", f"{where} returned {form_of(got)}, expected {what}, {form_of(want)}", facts)
+    return None
+
+
+def element(where, got, want, close=torch.eq):
+    """The Problem of the first wrong element of a tensor of the right form."""
+    index = tuple((~close(got, want)).nonzero()[0].tolist())
+    at = f", element {index[0] if len(index) == 1 else index}" if index else ""
+    x, y = two(want[index], got[index])
+    facts = {"index": index, "narrowed": narrowed(got, want)}
+    said = f"\n{rounded_words(want.dtype)}" if facts["narrowed"] else ""
+    return Problem("value", f"{where}{at}: expected {x}, got {y}{said}", facts)
+
+
+def left_alone(cases, *names):
+    """No argument has changed; names: only these."""
+
+    def problem(case, rank, record):
+        changed = [name for name in record["changed"] if not names or name in names]
+        if not changed:
+            return None
+        text = f"{case.name}: {case.rank(rank)}'s own {changed[0]} was overwritten"
+        return Problem("input", text, {"case": case, "rank": rank, "names": changed})
+
+    return each(cases, problem)
+
+
+def new(cases):
+    """The result has memory of its own: whoever changes it changes none of the caller's tensors."""
+
+    def problem(case, rank, record):
+        if not record["shared"]:
+            return None
+        text = f"{case.name}: {case.rank(rank)} returned its own {record['shared'][0]}, or a view of it: "
+        return Problem("shared", text + "who changes the result changes that too", {"case": case, "rank": rank})
+
+    return each(cases, problem)
+
+
+def returns_it(cases, name="tensor"):
+    """The function returns the tensor that holds the result, or one with the same numbers in the same memory."""
+
+    def problem(case, rank, record):
+        if isinstance(record["returned"], str) and record["returned"] == "it":
+            return None
+        got = record["returned"] if isinstance(record["returned"], str) else "another tensor"
+        text = f"{case.name}: {case.rank(rank)} returned {got}, expected {name} itself"
+        return Problem("not returned", text, {"case": case, "got": got})
+
+    return each(cases, problem)
+
+
+def kept(cases):
+    """What a call returned is still the same after all later calls."""
+
+    def problem(case, rank, record):
+        if record["kept"]:
+            return None
+        text = f"{case.name}: {case.rank(rank)}'s result was right, and has changed with a later call"
+        return Problem("not kept", text, {"case": case, "rank": rank})
+
+    return each(cases, problem)
+
+
+def numbers(expected, cases, words, unit=1, unit_name="", tolerance=1e-9):
+    """Of a function without ranks, measured as {case: what it returned}: the number expected(*case), to rounding.
+
+    words(*case): the case in words. unit: by what numbers are multiplied where they are printed.
+    facts: wrong, {case: (got, expected)} of all that are wrong.
+    """
+
+    def judge(runs):
+        ((got_of,),) = (run.results for run in runs)
+        off = {case: _ratio(got, expected(*case)) for case, got in got_of.items() if is_number(got)}
+        wrong = {case: ratio for case, ratio in off.items() if not isclose(ratio, 1, rel_tol=tolerance)}
+        for case in cases:
+            got, want = got_of[case], expected(*case)
+            if is_number(got) and case not in wrong:
+                continue
+            if not is_number(got):
+                text = f"{words(*case)}: expected {_shown(want * unit)}{unit_name}, got "
+                return Problem("returned", f"{text}{got!r:.60}, a {type(got).__name__}", {"got": form_of(got)})
+            x, y = two(float(want * unit), float(got * unit)) if isinstance(want, float) else two(want, got)
+            said = f" = {times(got, want)}" if want else ""
+            text = f"{words(*case)}: expected {_grouped(x)}{unit_name}, got {_grouped(y)}{unit_name}{said}"
+            facts = {"wrong": {case: (got_of[case], expected(*case)) for case in wrong}}
+            return Problem("value", text, facts, [[*map(str, case), ratio] for case, ratio in wrong.items()])
+        return None
+
+    return judge
+
+
+def refuses(results, kinds=(ValueError, TypeError)):
+    """results(runs) -> {what was asked for: the exception, or what was returned}: each is refused by a clear error."""
+
+    def judge(runs):
+        for what, got in results(runs).items():
+            if not isinstance(got, kinds):
+                names = " or a ".join(kind.__name__ for kind in kinds)
+                text = f"{what}: expected a {names}, got {type(got).__name__}"
+                return Problem("accepted", text, {"what": what})
+        return None
+
+    return judge
+
+
+def is_number(got) -> bool:
+    return isinstance(got, Real) and not isinstance(got, bool)
+
+
+def _ratio(got, want):
+    if got == want:
+        return 1.0
+    return float(got / want) if want else float("inf")
+
+
+def _shown(number):
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.6g}"
+
+
+def _grouped(digits):
+    """A number's digits with commas, if it has no exponent."""
+    whole, dot, rest = digits.removesuffix(".0").partition(".")
+    return f"{int(whole):,}{dot}{rest}" if whole.lstrip("-").isdigit() else digits
+
+
+def _ratios(got, want):
+    """For the trace: at most the first eight numbers of a result, as ratios, or with its form where that is wrong."""
+    if not torch.is_tensor(got):
+        return got
+    first = got.flatten()[:8]
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return [form_of(got), first.tolist()]
+    if got.dtype.is_floating_point:
+        return [float(x) for x in first.double() / want.double().flatten()[:8]]
+    return first.tolist()

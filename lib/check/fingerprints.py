@@ -1,0 +1,69 @@
+"""Known mistakes, told by their fingerprints: what ships is a table, not the mistakes and not the solution.
+
+    fingerprints/lab0.json    {"ring_reduce_scatter": {"source": hash of all that it depends on,
+                                                       "hints": {name: sentence},
+                                                       "prints": {fingerprint: [name, ...]}}}
+
+A fingerprint says which claim failed, how, in which case, and the trace of the Problem: numbers as ratios, rounded, and
+never who hung first. A mistake of `MISTAKES` in an exercise's file leaves one when it is judged like any answer:
+`python -m lib.check fingerprints` (mistakes.py) writes the table anew. Up to two mistakes with one fingerprint are
+both named; more, and the exercise's own hints decide, which look at facts.
+"""
+
+import functools
+import hashlib
+import json
+from pathlib import Path
+
+FOLDER = Path(__file__).with_name("fingerprints")
+SEVERAL = 2  # mistakes that one fingerprint may name
+DIGITS = 6
+
+
+def of(claim, problem) -> str:
+    """The fingerprint of a Problem, the first that failed."""
+    trace = problem.text if problem.trace is None else problem.trace
+    plain = json.dumps([claim.name, problem.kind, _rounded(trace)], sort_keys=True, default=str)
+    return hashlib.sha256(plain.encode()).hexdigest()[:12]
+
+
+def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
+    """(name, sentence) of the hint that fits; (None, "") if none does."""
+    names = table(exercise).get("prints", {}).get(of(claim, problem), [])
+    if not 1 <= len(names) <= SEVERAL:
+        names = [hint.name for hint in exercise.hints if hint.fits(problem)][:1]
+    if not names:
+        return None, ""
+    name = " or ".join(names)
+    return name, text_of(exercise, name)
+
+
+def text_of(exercise, name: str | None) -> str:
+    """The sentence of a hint that was given; of two, both."""
+    known = table(exercise).get("hints", {}) | {hint.name: hint.text for hint in exercise.hints}
+    whole = known.get(name)
+    if whole is not None or not name:
+        return whole or ""
+    return " Or: ".join(known[part] for part in name.split(" or ") if part in known)
+
+
+@functools.cache
+def tables() -> dict[str, dict]:
+    """{exercise: its table}, of all labs."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.json")):
+        found |= json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def table(exercise) -> dict:
+    return tables().get(exercise.name.partition(" ")[0], {})  # tests judge several answers as "ring_all_reduce 1", ...
+
+
+def _rounded(value):
+    """Plain data with every float at DIGITS digits; what is not finite by name."""
+    if isinstance(value, dict):
+        return {str(key): _rounded(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(one) for one in value]
+    return f"{value:.{DIGITS}g}" if isinstance(value, float) else value

@@ -1,0 +1,114 @@
+"""An answer that runs here, in the kernel: it may raise, exit, interrupt or never return, and is judged all the same.
+
+    with guarded() as run:              run.problem    what the answer did instead of returning, or None
+        seen = measure(fn)              run.printed    the lines that it printed
+
+What never returns is ended when it has used CPUS seconds of the processor, so that a busy machine is not unfair, or,
+where it only waits, SECONDS by the clock.
+"""
+
+import contextlib
+import io
+import os
+import signal
+import sysconfig
+import threading
+import traceback
+
+import torch
+
+import lib
+from lib.check.exercise import Problem
+from lib.ledger.source import place
+
+CPUS, SECONDS = 20, 120
+OURS = tuple(
+    os.path.dirname(os.path.abspath(path)) + os.sep
+    for path in (lib.__file__, torch.__file__, sysconfig.get_paths()["stdlib"] + "/x")
+)
+
+
+def is_students(file: str) -> bool:
+    """Is this the file of an answer: none of lib, of torch, of Python, or of what is installed?"""
+    return not file.startswith((*OURS, "<frozen", "<__array_function__")) and "site-packages" not in file
+
+
+class _Endless(BaseException):
+    """Not an Exception: `except Exception` in an answer must not catch it."""
+
+
+class guarded:
+    def __init__(self, cpus: float = CPUS, seconds: float = SECONDS, strict: bool = True):
+        """strict: tell the check's own errors from the answer's; checks that are not moved yet do not."""
+        self.strict = strict
+        self.limits = {signal.ITIMER_VIRTUAL: cpus, signal.ITIMER_REAL: seconds}
+        self.problem, self.error, self.at, self.interrupted = None, None, "", False
+
+    def __enter__(self):
+        self.text = io.StringIO()
+        self.redirected = contextlib.redirect_stdout(self.text)
+        self.redirected.__enter__()
+        self.before = {}
+        if threading.current_thread() is threading.main_thread():  # elsewhere there are no signals
+            for number, handler in ((signal.SIGVTALRM, self._end), (signal.SIGALRM, self._end)):
+                self.before[number] = signal.signal(number, handler)
+            self.sigint = signal.getsignal(signal.SIGINT)
+            self.before[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupt)
+            for timer, limit in self.limits.items():
+                signal.setitimer(timer, limit, 1)  # again: an answer may catch the first
+        return self
+
+    def __exit__(self, kind, error, trace):
+        for timer in self.limits if self.before else ():
+            signal.setitimer(timer, 0)
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+        self.redirected.__exit__(None, None, None)
+        if error is None or self.interrupted:  # the stop button stops
+            return False
+        if type(error) is NotImplementedError:  # not a subclass: input() in a kernel without a keyboard raises one
+            self.problem = Problem("not written", "not written yet")
+        elif isinstance(error, _Endless):
+            self.problem = Problem("endless", f"it has not returned; it was in\n  {self.at}")
+        elif isinstance(error, SystemExit):
+            self.problem = Problem("exited", f"it called sys.exit({error.code!r}); return from the function instead")
+        elif isinstance(error, KeyboardInterrupt):
+            self.problem = Problem("exited", "it raised KeyboardInterrupt; return from the function instead")
+        elif isinstance(error, Exception):
+            self.problem = raised(error, strict=self.strict)
+        return self.problem is not None
+
+    @property
+    def printed(self) -> list[str]:
+        return self.text.getvalue().splitlines()
+
+    def _end(self, number, frame):
+        while frame is not None and not is_students(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None:
+            self.at = place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        raise _Endless
+
+    def _interrupt(self, number, frame):
+        self.interrupted = True
+        if callable(self.sigint):
+            self.sigint(number, frame)
+        else:
+            raise KeyboardInterrupt
+
+
+def raised(error: Exception, where: str = "", strict: bool = True) -> Problem:
+    """The Problem of an exception: the answer's, or, where no line of the answer led to it, the check's own."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not strict or is_students(f.filename)]
+    words = f"{type(error).__name__}: {error}"
+    if not frames:
+        return unreadable(words)
+    at = place(frames[-1].filename, frames[-1].lineno, frames[-1].name)
+    facts = {"raised": type(error).__name__}
+    return Problem("raised", f"{where}{': ' if where else ''}{words}\n  {at}", facts)
+
+
+def unreadable(words: str) -> Problem:
+    """An error of the check's own: what the answer returned or left behind is of a kind that it was not made for."""
+    text = "the check cannot read what your function returned, or left behind: compare it with the docstring"
+    return Problem("unreadable", f"{text}\n  (no line of yours failed; the check's own words: {words.splitlines()[0]})")

@@ -1,0 +1,148 @@
+"""Known mistakes of an exercise, written once: an edit of the reference, or a function; and what they leave behind.
+
+    ### BEGIN MISTAKES        in the exercise's file: a release leaves this block out (lib/course/withhold.py)
+    MISTAKES = (
+        Mistake("a round too few", edit("range(world_size - 1)", "range(world_size - 2)")),     a hint of the exercise
+        Mistake("every N-th row", lambda x, w: ..., "rank r has every N-th row; ..."),          with its own sentence
+    )
+    ### END MISTAKES
+
+Where that makes a file too long, MISTAKES stands in a file beside it, <file>_wrong.py, which a release leaves out.
+
+`python -m lib.check fingerprints [exercise ...]` judges each like any answer, and writes lib/check/fingerprints/.
+"""
+
+import hashlib
+import inspect
+import json
+import linecache
+import sys
+import textwrap
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from lib.check import fingerprints
+from lib.check.framework import evaluate
+
+FILE = "a_mistake.py"  # where the books say that it stands
+VOCABULARY = ("calls", "cases", "claims", "comm", "explain", "failure", "fingerprints")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """The reference with other text in some places: changes is ((this, that), ...), each `this` once in it."""
+
+    changes: tuple[tuple[str, str], ...]
+
+    def then(self, old, new):
+        """This edit, and one more."""
+        return Edit((*self.changes, (old, new)))
+
+    def of(self, reference):
+        text = textwrap.dedent(inspect.getsource(reference))
+        for old, new in self.changes:
+            if text.count(old) != 1:
+                name = reference.__name__
+                raise ValueError(f"{old!r} is {text.count(old)} times in {name}, expected once: name more of it")
+            text = text.replace(old, new)
+        linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
+        scope = dict(vars(sys.modules[reference.__module__]))
+        scope["__name__"] = "a_mistake"
+        exec(compile(text, FILE, "exec"), scope)
+        return scope[reference.__name__]
+
+
+def edit(old: str, new: str) -> Edit:
+    return Edit(((old, new),))
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """hint: the name of one of the exercise's hints, or a new one; text: the new one's sentence."""
+
+    hint: str
+    answer: Callable | Edit
+    text: str = ""
+
+    def made(self, reference):
+        return self.answer.of(reference) if isinstance(self.answer, Edit) else _as_a_students(self.answer)
+
+
+def _as_a_students(fn):
+    """A function of lib as if it stood elsewhere: the books then see its lines, and ranks get it by value."""
+    inside = lambda code: code.replace(
+        co_filename=FILE, co_consts=tuple(inside(c) if isinstance(c, types.CodeType) else c for c in code.co_consts)
+    )
+    made = types.FunctionType(inside(fn.__code__), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    made.__module__, made.__kwdefaults__ = "a_mistake", fn.__kwdefaults__
+    return made
+
+
+def mistakes_of(exercise, module) -> tuple[Mistake, ...]:
+    """Those of one exercise of the module; of a Bundle's part: MISTAKES is {part's name: (Mistake, ...)}."""
+    if exercise.leaves_out is None:  # not moved to the vocabulary yet
+        return ()
+    beside = f"{module.__name__}_wrong"
+    source = import_module(beside) if find_spec(beside) else module
+    all_of_them = getattr(source, "MISTAKES", ())
+    return all_of_them.get(exercise.name, ()) if isinstance(all_of_them, dict) else all_of_them
+
+
+def table_of(exercise, module) -> dict | None:
+    """What ships: the hash of the sources, the sentences, and {fingerprint: hints}; None without mistakes."""
+    mistakes = mistakes_of(exercise, module)
+    if not mistakes:
+        return None
+    sentences, prints = {}, {}
+    known = {hint.name for hint in exercise.hints}
+    for mistake in mistakes:
+        if mistake.text:
+            sentences[mistake.hint] = mistake.text
+        elif mistake.hint not in known | set(sentences):
+            raise ValueError(f"{exercise.name}: the mistake {mistake.hint!r} has no sentence and is no hint of it")
+        outcome = evaluate(exercise, mistake.made(exercise.reference))
+        if outcome.passed:
+            raise ValueError(f"{exercise.name}: the mistake {mistake.hint!r}, {mistake.answer}, passes the check")
+        if outcome.problem.kind in ("built-in", "unreadable"):
+            raise ValueError(f"{exercise.name}: the mistake {mistake.hint!r} fails otherwise: {outcome.message}")
+        claim = next(one for one in exercise.claims if outcome.message.startswith(f"{one.name}: "))
+        names = prints.setdefault(fingerprints.of(claim, outcome.problem), [])
+        if mistake.hint not in names:
+            names.append(mistake.hint)
+    return {"source": source_of(exercise, module), "hints": sentences, "prints": dict(sorted(prints.items()))}
+
+
+def source_of(exercise, module) -> str:
+    """The hash of all that a table depends on."""
+    paths = [*_files(module), *(Path(__file__).with_name(f"{name}.py") for name in VOCABULARY)]
+    texts = [path.read_text(encoding="utf-8") for path in paths] + [inspect.getsource(exercise.reference)]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def _files(module):
+    path = Path(module.__file__)
+    beside = path.with_name(f"{path.stem}_wrong.py")
+    return [path, *([beside] if beside.exists() else [])]
+
+
+def stale(exercises_and_modules) -> list[str]:
+    """The exercises whose table was made of other sources than there are now."""
+    found = []
+    for exercise, module in exercises_and_modules:
+        if mistakes_of(exercise, module) and fingerprints.table(exercise).get("source") != source_of(exercise, module):
+            found.append(exercise.name)
+    return found
+
+
+def write(lab: str, tables: dict[str, dict]) -> None:
+    """Put these tables into the lab's file; the others in it stay."""
+    path = fingerprints.FOLDER / f"{lab}.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.parent.mkdir(exist_ok=True)
+    text = json.dumps(dict(sorted((before | tables).items())), indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+    fingerprints.tables.cache_clear()

@@ -1,0 +1,228 @@
+"""Shared hints: each a sentence, and the typed facts of a Problem that it looks at. None reads a Problem's words.
+
+An exercise lists those that apply among its own, the more particular first:
+
+    hints=(BUILT_IN, RETURNED_NONE, WHOSE_RANKS, ALL_SEND_FIRST, NARROW, Hint("another rank's chunk", ...), NOT_PAIRED)
+
+`kind` and `fact` make predicates: kind("value"), fact("doubled"), both(kind("form"), fact("dtype")).
+"""
+
+from lib.check.exercise import Hint
+from lib.check.failure import HANGS
+
+P2P = ("send", "recv", "p2p.send", "p2p.recv", "p2p.send_recv", "p2p.exchange")
+SHAPES = ("value", "form", "mismatch", "raised", "died", *HANGS)  # what a wrong size ends in
+
+
+def failed(p):
+    """What is known of the run if it failed (raised, hung, or its messages do not match), else None."""
+    return p.fact("failed")
+
+
+def hung(p):
+    return p.kind in HANGS
+
+
+def kind(*kinds):
+    return lambda p: p.kind in kinds
+
+
+def fact(name, value=True):
+    """Is the fact there and true; or, with a value, equal to it?"""
+    return lambda p: bool(p.fact(name)) if value is True else p.fact(name) == value
+
+
+def both(*predicates):
+    return lambda p: all(fits(p) for fits in predicates)
+
+
+def either(*predicates):
+    return lambda p: any(fits(p) for fits in predicates)
+
+
+def refused(*names):
+    """Did an exception of torch or lib say so? Names: those of `failure.REFUSALS`."""
+    return lambda p: failed(p) is not None and bool(failed(p).refusals & set(names))
+
+
+def raised(*types):
+    return lambda p: p.kind == "raised" and (failed(p).raised if failed(p) else p.fact("raised")) in types
+
+
+def all_wait_in(op):
+    return lambda p: failed(p) is not None and failed(p).all_wait_in(op)
+
+
+def case_of(p, cases):
+    """The Case in which the Problem was seen, or None. cases: the exercise's."""
+    if "case" in p.facts:
+        return p.facts["case"]
+    return next((case for case in cases if failed(p) and case.name == failed(p).case), None)
+
+
+def members(p):
+    """The global ranks of the case in which the Problem was seen; () where it was in none."""
+    if "case" in p.facts:
+        return p.facts["case"].members
+    return failed(p).members if failed(p) and failed(p).case else ()
+
+
+def mixed_up_ranks(p):
+    """Trouble in a group whose ranks are not 0 to N-1, checked last: everywhere else the answer was right."""
+    where = members(p)
+    return len(where) > 1 and where != tuple(range(len(where)))
+
+
+def whose_ranks(p):
+    """Were ranks of the world taken for ranks of the group?"""
+    beyond = failed(p) is not None and (failed(p).beyond_the_group() or "to itself" in failed(p).refusals)
+    return p.kind == "group" or beyond or (p.kind in SHAPES and mixed_up_ranks(p))
+
+
+def remainder(cases):
+    """Trouble where N does not divide n, in a group that was right where it does."""
+
+    def fits(p):
+        case = case_of(p, cases)
+        return p.kind in SHAPES and case is not None and case.n % case.world_size > 0
+
+    return fits
+
+
+def in_case(cases, test):
+    """Was it in a case that passes this test? E.g. in_case(CASES, lambda case: case.world_size == 1)."""
+
+    def fits(p):
+        case = case_of(p, cases)
+        return case is not None and bool(test(case))
+
+    return fits
+
+
+def another_dtype(p):
+    mismatch = failed(p) is not None and failed(p).mismatch == "dtype"
+    return mismatch or p.kind == "wire dtype" or (p.kind == "form" and bool(p.fact("dtype")))
+
+
+BUILT_IN = Hint(
+    "called what it builds",
+    kind("built-in"),
+    "build it from p2p.send_recv, p2p.send, p2p.recv, p2p.exchange, or dist's send, recv, isend and irecv.",
+)
+RETURNED_NONE = Hint("nothing returned", kind("returned"), "the function must end with a `return` of its result.")
+NO_NUMBER = Hint(
+    "nothing returned",
+    lambda p: p.kind == "returned" and p.fact("got") == "None",
+    "the function must end with `return ...`.",
+)
+ENDLESS = Hint(
+    "never ends", kind("endless", "timeout"), "some loop never reaches its end: what must change for it to end?"
+)
+EXITED = Hint("exits", kind("exited"), "return from the function; nothing else in a lab should end the process.")
+UNREADABLE = Hint(
+    "another kind of result", kind("unreadable"), "return what the docstring says, in that form and nothing else."
+)
+IN_PLACE = Hint(
+    "not in place",
+    kind("in place"),
+    "the caller's tensor must hold the result: write into it, tensor.copy_(result). `tensor = result` only gives the "
+    "name to another tensor.",
+)
+NOT_RETURNED = Hint("does not return it", kind("not returned"), "the function must end with `return` of that tensor.")
+DIVIDED = Hint("divided by N", fact("divided"), "all-reduce sums here. Whoever wants the mean divides afterwards.")
+NOTHING_ADDED = Hint(
+    "unsummed",
+    lambda p: p.fact("own") and not p.fact("finished"),
+    "the tensor holds what it held before. Does the sum go to another tensor that is forgotten?",
+)
+WHOSE_RANKS = Hint(
+    "ranks of the world, not of the group",
+    whose_ranks,
+    "ranks are counted within the group. Ask dist.get_rank(group) and dist.get_world_size(group), give `group` to "
+    "every p2p call, and take neighbours modulo the group's world_size. (dist.send itself takes world ranks: "
+    "dist.get_global_rank(group, r).)",
+)
+NO_GROUP = Hint("the group is not passed on", kind("group"), "give `group` on to everything that you call.")
+NOT_GIVEN = Hint(
+    "not what it was given",
+    kind("another way"),
+    "whoever calls your function chooses how the ranks communicate: call the argument, not what you imported.",
+)
+NOT_ALL_RANKS = Hint(
+    "not on every rank",
+    either(kind("clash"), hung),
+    "all ranks of the group must call it, equally often and with equal sizes: a rank that returns early, because it "
+    "has nothing to do, lets the others wait.",
+)
+ALL_SEND_FIRST = Hint(
+    "everyone sends first",
+    all_wait_in("send"),
+    "a send ends when its receive has been posted, and every rank is still in its send. p2p.send_recv does both at "
+    "once.",
+)
+NOT_PAIRED = Hint(
+    "a receive without its send",
+    either(hung, lambda p: p.kind == "mismatch" and failed(p) and failed(p).mismatch not in ("size", "dtype")),
+    "a rank waits for a message that nobody sends. Write down, for 3 ranks and each round, who sends to whom and who "
+    "receives from whom: the two lists must be the same.",
+)
+NARROW = Hint(
+    "rounded on the way",
+    fact("narrowed"),
+    "a float64 or int64 was made a float32 (or less) on the way: .float(), torch.zeros(n) and torch.empty(n) are "
+    "float32. Make buffers with torch.empty_like(tensor), or give them dtype=tensor.dtype.",
+)
+WRONG_DTYPE = Hint(
+    "a buffer of another dtype",
+    another_dtype,
+    "torch.empty(n) is float32. Make buffers with torch.empty_like(chunk), or give them dtype=tensor.dtype.",
+)
+SHARED = Hint(
+    "not a copy",
+    kind("shared"),
+    "the result is to be a new tensor, and the caller will change it: clone what is yours, also where N is 1.",
+)
+NOT_KEPT = Hint(
+    "one buffer for all calls",
+    kind("not kept"),
+    "a buffer or a result is kept from call to call (in a global, a default argument, on the function) and written "
+    "again. Make a new one in each call.",
+)
+OVERWRITTEN = Hint("the input overwritten", kind("input"), "what you are given stays the caller's: clone it first.")
+PADDED = Hint(
+    "padded",
+    both(kind("elements"), fact("padded")),
+    "you send as many elements as if n were a multiple of N. Chunks of n // N or n // N + 1 elements need no padding: "
+    "tensor.tensor_split(N).",
+)
+NO_GRAPH = Hint(
+    "no gradient",
+    either(kind("no graph"), refused("no graph")),
+    "what sends is unknown to autograd, and detach() cuts the graph: a torch.autograd.Function says what backward is.",
+)
+ANYWHERE = (ENDLESS, EXITED, UNREADABLE)  # for every exercise, last
+
+
+def remainder_hint(cases):
+    return Hint(
+        "right only when N divides n",
+        remainder(cases),
+        "here the chunks are not all of one size. Cut with tensor.tensor_split(N), and receive into a buffer of the "
+        "size of the chunk that comes, not of the one that you send.",
+    )
+
+
+def nothing_there(cases):
+    return Hint(
+        "right only where there is something",
+        both(kind(*SHAPES), in_case(cases, lambda case: case.n == 0)),
+        "here n is 0: every chunk is empty, and all ranks still do their rounds, or none does.",
+    )
+
+
+def alone(cases):
+    return Hint(
+        "one rank alone",
+        both(kind(*SHAPES, "shared"), in_case(cases, lambda case: case.world_size == 1)),
+        "here N is 1: there is nobody to send to, and the result is what the rank itself has.",
+    )

@@ -1,0 +1,117 @@
+"""Claims on what was sent: judges, as those of claims.py, which names their kinds.
+
+elements, ring     by the ranks' books: what p2p sent, in group ranks
+only_calls         by the records of `comm.Recorder`: the calls of what the answer was given, and nothing beside
+"""
+
+from lib.check.cases import seen
+from lib.check.exercise import Problem
+from lib.check.explain import who
+
+
+def sent(run, case):
+    """[[(to, elements), ...] of rank 0, ...]: what each rank of the group sent, in order, in group ranks."""
+    book = run.ledger.section(case.name)
+    rank_of = {member: rank for rank, member in enumerate(case.members)}
+    return [[(rank_of[e.peer], e.numel) for e in book.of(member) if e.op == "send"] for member in case.members]
+
+
+def elements(cases, total, formula, most=None, most_formula=""):
+    """The ranks send total(N, n) elements together and, if given, at most most(N, n) each."""
+
+    def judge(runs):
+        for run, case, _ in seen(runs, cases):
+            by_rank = [sum(numel for _, numel in mine) for mine in sent(run, case)]
+            N, n, got = case.world_size, case.n, sum(by_rank)
+            facts = {"case": case, "sent": got, "expected": total(N, n), "by_rank": by_rank}
+            facts["padded"] = n % N > 0 and got == total(N, n + -n % N)
+            trace = [case.name, by_rank]
+            if got != total(N, n):
+                text = f"{case.name}: the ranks sent {got} elements together, expected {formula} = {total(N, n)}"
+                return Problem("elements", f"{text}\nBy rank: {by_rank}", facts, trace)
+            if most and max(by_rank) > most(N, n):
+                rank = by_rank.index(max(by_rank))
+                text = f"{case.name}: {case.rank(rank)} sent {max(by_rank)} elements, at most {most_formula} = "
+                return Problem("one rank", f"{text}{most(N, n)}\nBy rank: {by_rank}", facts, trace)
+        return None
+
+    return judge
+
+
+def ring(cases, rounds):
+    """Each rank sends to its right neighbour only, and rounds(N) messages, where every chunk has an element."""
+
+    def judge(runs):
+        for run, case, _ in seen(runs, cases):
+            N = case.world_size
+            for rank, mine in enumerate(sent(run, case)):
+                right, peers = (rank + 1) % N, sorted({to for to, _ in mine})
+                facts = {"case": case, "peers": peers, "rank": rank}
+                stranger = next((to for to, _ in mine if to != right), None)
+                if stranger is not None:
+                    text = f"{case.name}: {case.rank(rank)} sends to rank {stranger}; in the ring only to rank {right}"
+                    return Problem("neighbours", f"{text}\nIt sends to {who(peers)}.", facts)
+                if case.n >= N and len(mine) != rounds(N):
+                    text = (
+                        f"{case.name}: {case.rank(rank)} sent {len(mine)} messages, expected {rounds(N)}, one a round"
+                    )
+                    return Problem("rounds", text, facts)
+        return None
+
+    return judge
+
+
+def only_calls(cases, expected, phases=("",), section=None):
+    """The claim's judge: each rank made just these calls, in any order of phases, and sent nothing beside them.
+
+    expected(case, rank) -> [(op, phase, elements), ...]. A record has the keys of `Recorder.record`.
+    section(case, phase) -> the label of the ledger's section; None: case.name.
+    """
+
+    def judge(runs):
+        for run, case, records in seen(runs, cases):
+            for rank, record in enumerate(records):
+                where = f"{case.name}: {case.rank(rank)}"
+                if found := _astray(where, case, record) or _beside(run, case, where, rank, record, phases, section):
+                    return found
+                got, want = [call[:3] for call in record["calls"]], expected(case, rank)
+                facts = {"case": case, "rank": rank, "got": got, "want": want}
+                floats = [call.dtype for call in record["calls"] if call.dtype.is_floating_point]
+                narrow = next((dtype for dtype in floats if dtype.itemsize < case.dtype.itemsize), None)
+                if narrow is not None and case.dtype.is_floating_point:
+                    text = f"{where} sent {str(narrow)[6:]}, expected {str(case.dtype)[6:]}, as it was given"
+                    return Problem("wire dtype", text, facts | {"narrowed": True})
+                if got != want:
+                    text = f"{where} called {_listed(got)}\nexpected {_listed(want)}"
+                    return Problem("calls", text, facts, [case.name, got])
+        return None
+
+    return judge
+
+
+def _astray(where, case, record):
+    if record["clash"] is not None:
+        clash = record["clash"]
+        return Problem("clash", f"{where}: {clash.text}", {"case": case} | clash.facts, clash.trace)
+    if record["stray"]:
+        op, ranks = record["stray"]
+        text = f"{where} called {op or 'what it was given'} on ranks {list(ranks)}, expected {[*case.members]}"
+        return Problem("group", text, {"case": case, "ranks": ranks})
+    return None
+
+
+def _beside(run, case, where, rank, record, phases, section):
+    for phase in phases:
+        label = section(case, phase) if section else case.name
+        if label not in run.ledger.marks:
+            continue
+        for entry in run.ledger.section(label).of(case.members[rank]):
+            if entry.group != record["control"]:
+                called = entry.via or entry.op
+                facts = {"case": case, "called": called, "phase": phase}
+                return Problem("another way", f"{where} called {called}, which it was not given", facts)
+    return None
+
+
+def _listed(calls):
+    return "; ".join(f"{op} of {n} elements{f' ({phase})' if phase else ''}" for op, phase, n in calls) or "nothing"
