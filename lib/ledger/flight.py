@@ -23,7 +23,10 @@ import torch.distributed as dist
 
 
 def dump_after(seconds: float, folder: str) -> None:
-    """On a rank: in so many seconds, write its dump to `folder`, whatever it is doing or waiting for then."""
+    """On a rank: in so many seconds, write its dump to `folder`, whatever it is doing or waiting for then.
+
+    The recorder cannot be emptied. On ranks of earlier runs it also holds what those called: launch with `fresh=True`.
+    """
     _recorder()  # if there is none, say so now
 
     def later():
