@@ -2,6 +2,7 @@
 python -m lib.check fingerprints [exercise ...]   judge the known mistakes anew and write lib/check/fingerprints/"""
 
 import sys
+from importlib.util import find_spec
 
 from lib.check import fingerprints
 from lib.check.exercise import ADVERSARIAL, ALWAYS
@@ -25,6 +26,8 @@ def table() -> str:
 
 
 def write_fingerprints(names: list[str]) -> None:
+    if find_spec("lib.check.mistakes") is None:
+        raise SystemExit("the known mistakes are no part of a release: run this where the course is made")
     from lib.check import mistakes
 
     unknown = set(names) - {part.name for module in MODULES for part in module.EXERCISE.parts}

@@ -152,7 +152,7 @@ def _judge(exercise, runs, problem, printed=()):
         found = problem or claim.judge(runs)
         if found is None:
             points += claim.points
-            lines.append(f"  ok  {claim.name:<{WIDTH}} {claim.says}".rstrip())
+            lines.append(f"  ok  {claim.name:<{WIDTH}} {claim.says}")
             continue
         lines.append(f"  --  {claim.name}")
         for line in found.text.splitlines():

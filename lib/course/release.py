@@ -26,7 +26,8 @@ BUNDLE = Path(__file__).with_name("bundle")
 ROOT_FILES = ("LICENSE", ".gitignore")
 LIB_FILES = {".py", ".csv", ".md", ".json", ".png"}
 TESTS = ("conftest.py", "test_quick.py", "launch", "ledger", "test_backend.py", "test_model.py", "test_text.py")
-MISTAKES_FILE = re.compile(r"lib/check/.*_wrong\.py")  # edits of solutions; a table of what they leave behind ships
+# What makes known mistakes, and they themselves: edits of solutions. A table of what they leave behind ships.
+MISTAKES_FILE = re.compile(r"lib/check/(README\.md|mistakes\.py|.*_wrong\.py)")
 REQUIRES_PYTHON = re.compile(r'^requires-python = ".*"$', re.MULTILINE)
 
 

@@ -30,7 +30,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 def without_mistakes(source: str) -> str:
     """A file of lib/check without the block that has an exercise's known mistakes, edits of its solution."""
     left = MISTAKES.sub("\n", source)
-    if "### BEGIN MISTAKES" in left or "### END MISTAKES" in left:
+    if re.search(r"^### (BEGIN|END) MISTAKES", left, re.MULTILINE):
         raise CourseError("a block of mistakes begins with ### BEGIN MISTAKES and ends with ### END MISTAKES")
     return left
 

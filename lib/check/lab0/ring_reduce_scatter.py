@@ -1,29 +1,12 @@
 """Lab 0, section 5: ring_reduce_scatter(tensor, group), after which rank r holds chunk r of the sum."""
 
+from lib.check import symptoms as s
 from lib.check.calls import Calls
 from lib.check.cases import GROUPS_SAY, SIZES_SAY, WORLD, collective_cases, form_of, part, total
 from lib.check.claims import claim, kept, left_alone, values
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import chunk_of_the_sum, read_sum
 from lib.check.lab0.left_out import FUNCTION, MAY_BE_A_VIEW, NOTHING_GIVEN
-from lib.check.symptoms import (
-    ALL_SEND_FIRST,
-    ANYWHERE,
-    BUILT_IN,
-    NARROW,
-    NOT_KEPT,
-    NOT_PAIRED,
-    P2P,
-    PADDED,
-    RETURNED_NONE,
-    WHOSE_RANKS,
-    WRONG_DTYPE,
-    both,
-    fact,
-    kind,
-    nothing_there,
-    remainder_hint,
-)
 from lib.check.traffic import elements, ring
 from lib.collectives.ring import ring_reduce_scatter
 
@@ -55,7 +38,7 @@ EXERCISE = Exercise(
     reference=ring_reduce_scatter,
     measure=CALLS,
     worlds=(WORLD,),
-    may_call=P2P,
+    may_call=s.P2P,
     leaves_out=FUNCTION | NOTHING_GIVEN | MAY_BE_A_VIEW,
     claims=(
         claim("chunk r of the sum on rank r", 8, f"{GROUPS_SAY}; {SIZES_SAY}", values(CALLS, _explain, "its chunk")),
@@ -71,58 +54,58 @@ EXERCISE = Exercise(
         claim("only neighbours talk", 3, "N-1 rounds, rank r sends to rank r+1", ring(CASES, lambda N: N - 1)),
     ),
     hints=(
-        BUILT_IN,
-        RETURNED_NONE,
-        WHOSE_RANKS,
-        ALL_SEND_FIRST,
-        NARROW,
-        WRONG_DTYPE,
-        nothing_there(CASES),
+        s.BUILT_IN,
+        s.RETURNED_NONE,
+        s.WHOSE_RANKS,
+        s.ALL_SEND_FIRST,
+        s.NARROW,
+        s.WRONG_DTYPE,
+        s.nothing_there(CASES),
         Hint(
             "the whole tensor",
-            both(kind("form"), fact("whole")),
+            s.both(s.kind("form"), s.fact("whole")),
             "return this rank's finished chunk alone, not the tensor that it lies in.",
         ),
         Hint(
             "another rank's chunk",
-            kind("owner"),
+            s.kind("owner"),
             "the textbook's ring lets rank r begin with chunk r and end with chunk r+1. Here rank r must end with "
             "chunk r, so begin one chunk earlier: in round s = 0, 1, ... send chunk (r - 1 - s) mod N.",
         ),
-        Hint("divided by N", fact("divided"), "reduce-scatter sums. Whoever wants the mean divides afterwards."),
+        Hint("divided by N", s.fact("divided"), "reduce-scatter sums. Whoever wants the mean divides afterwards."),
         Hint(
             "nothing was added",
-            fact("own"),
+            s.fact("own"),
             "add what you received to your own chunk of the same number, and send that sum on in the next round.",
         ),
         Hint(
             "counted twice",
-            fact("doubled"),
+            s.fact("doubled"),
             "a rank's own chunk is added once, when the partial sum passes by. It is also in what you start from, or "
             "you add it again at the end.",
         ),
-        remainder_hint(CASES),
+        s.remainder_hint(CASES),
         Hint(
             "a round too few",
-            fact("absent"),
+            s.fact("absent"),
             "N-2 rounds instead of N-1, or the last round's sum not added, or your own chunk is passed on instead of "
             "the partial sum. A chunk must visit all N ranks, which takes N-1 steps.",
         ),
         Hint(
             "chunk numbers out of step",
-            kind("value", "mismatch"),
+            s.kind("value", "mismatch"),
             "the chunk that you add to is not the one that your left neighbour sent. What it sends in round s is, "
             "for you, chunk (r - 2 - s) mod N: write the numbers down for N = 3.",
         ),
-        NOT_PAIRED,
+        s.NOT_PAIRED,
         Hint(
             "the input as a buffer",
-            kind("input"),
+            s.kind("input"),
             "`chunk += received` writes into the tensor that the chunk is a view of. Add into the received buffer, or "
             "clone first.",
         ),
-        NOT_KEPT,
-        PADDED,
+        s.NOT_KEPT,
+        s.PADDED,
         Hint(
             "whole tensors in the ring",
             lambda p: p.kind == "elements" and p.facts["sent"] >= p.facts["expected"] * p.facts["case"].world_size,
@@ -130,13 +113,10 @@ EXERCISE = Exercise(
         ),
         Hint(
             "not a ring",
-            kind("neighbours"),
+            s.kind("neighbours"),
             "sending each chunk straight to its owner gives the same sums, but a ring uses N links only, each rank's "
             "to its right neighbour.",
         ),
-        *ANYWHERE,
+        *s.ANYWHERE,
     ),
 )
-
-### BEGIN MISTAKES
-### END MISTAKES
