@@ -31,7 +31,8 @@ def hint_for(exercise, claim, problem) -> tuple[str | None, str]:
     """(name, sentence) of the hint that fits; (None, "") if none does."""
     names = table(exercise).get("prints", {}).get(of(claim, problem), [])
     if not 1 <= len(names) <= SEVERAL:
-        names = [hint.name for hint in exercise.hints if hint.fits(problem)][:1]
+        first = next((hint.name for hint in exercise.hints if hint.fits(problem)), None)
+        names = [first] if first else []
     if not names:
         return None, ""
     name = " or ".join(names)

@@ -118,6 +118,9 @@ def slips(time):
     def in_milliseconds(n, N, a, b):
         return time(n, N, a, b) * 1e3
 
+    def three_times(n, N, a, b):
+        return 3 * time(n, N, a, b)
+
     def returns_nothing(n, N, a, b):
         time(n, N, a, b)
 
@@ -131,6 +134,7 @@ def slips(time):
         divides_by_beta: "beta taken for a bandwidth",
         in_microseconds: "another unit",
         in_milliseconds: "another unit",
+        three_times: "not its rounds or its bytes",
         returns_nothing: "nothing returned",
         not_written: "not written",
     }

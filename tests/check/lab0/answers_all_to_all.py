@@ -149,7 +149,14 @@ def backwards_with_dist(tensor, group=None, send_counts=None, recv_counts=None):
     return torch.cat([came[r] for r in range(world_size)])
 
 
+def has_nothing_to_send(tensor, group=None, send_counts=None, recv_counts=None):
+    if len(tensor) == 0 and dist.get_world_size(group) > 1:
+        return tensor
+    return with_send_recv(tensor, group, send_counts, recv_counts)
+
+
 WRONG = {
+    has_nothing_to_send: "nothing for a rank",
     forgets_its_own: "a block is missing",
     in_order_of_arrival: "order of arrival",
     sends_the_block_of_its_own_number: "a block for somebody else",

@@ -59,7 +59,12 @@ def not_written(parameters, tokens, gpus, flops_per_gpu, recompute):
     raise NotImplementedError
 
 
+def nine_operations(parameters, tokens, gpus, flops_per_gpu, recompute):
+    return (9 if recompute else 6) * parameters * tokens / (gpus * flops_per_gpu) / DAY
+
+
 WRONG = {
+    nine_operations: "not the operations of a step",
     ignores_recomputation: "recomputation ignored",
     always_recomputes: "always recomputed",
     counts_forward_only: "forward only",
