@@ -17,8 +17,8 @@ from lib.check.lab2.pure import each
 from lib.pipeline.interleaved import interleaved
 from lib.pipeline.simulate import kept
 
-CASES = [(2, 2, 2), (2, 4, 2), (3, 6, 2), (4, 8, 2), (2, 4, 3), (4, 8, 4), (1, 3, 2), (3, 6, 1), (3, 4, 1), (4, 2, 1)]
 # p, m, v
+CASES = [(2, 2, 2), (2, 4, 2), (3, 6, 2), (4, 8, 2), (2, 4, 3), (4, 8, 4), (1, 3, 2), (3, 6, 1), (3, 4, 1), (4, 2, 1)]
 CASES_SAY = "p = 1 to 4; m = 2 to 8; v = 1, 2, 3, 4"
 REFUSED = [(3, 4, 2), (4, 6, 2), (4, 2, 3)]
 

@@ -97,10 +97,10 @@ def relay_round_the_ranks(p, m, v):
 
 
 def rounds_turned_on_odd_ranks(p, m, v):
-    """In each round the micro-batches from last to first, on every second rank."""
+    """In each round the micro-batches from last to first, on every second rank; 1F1B as it should be."""
     turn = lambda j: j // p * p + p - 1 - j % p
     return [
-        [a._replace(microbatch=turn(a.microbatch)) if i % 2 else a for a in actions]
+        [a._replace(microbatch=turn(a.microbatch)) if i % 2 and v > 1 else a for a in actions]
         for i, actions in enumerate(interleaved(p, m, v))
     ]
 
