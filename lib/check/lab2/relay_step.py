@@ -88,7 +88,9 @@ def _wrong_input(where, rank, taken, want):
         nan, whose = bool(got.isnan().all()), "the batch" if rank == 0 else f"what rank {rank - 1}'s stage gave"
         if narrowed(got, want):
             return Problem(
-                "taken", f"{where}: its stage took rounded numbers\n{rounded_words(want.dtype)}", {"nan": False, "narrowed": True}
+                "taken",
+                f"{where}: its stage took rounded numbers\n{rounded_words(want.dtype)}",
+                {"nan": False, "narrowed": True},
             )
         what = f"nan, which is in the x of {where.split(': ')[1]}" if nan else "other numbers"
         return Problem("taken", f"{where}: its stage took {what}, expected {whose}", {"nan": nan})
