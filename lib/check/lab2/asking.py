@@ -1,9 +1,6 @@
-"""A student's pure function: called for every case, read, and judged case by case.
+"""A student's pure function of Lab 6: called for every case, read, and judged case by case. Lab 2 has `pure.py`.
 
-    fn(p, m)  -->  [[0F0, 0F1, ...], [1F0, ...], ...]      a schedule, or the Problem that it is none
-
-Judging stops at the first case that is wrong. Small pipelines come first, so that what is printed is short, and those
-with fewer micro-batches than ranks come last, so that a mistake there is not taken for any other.
+Judging stops at the first case that is wrong.
 """
 
 import traceback
@@ -11,10 +8,6 @@ import traceback
 from lib.check.framework import Problem
 from lib.check.lab1.calls import noting_calls
 from lib.ledger.source import place
-from lib.pipeline.actions import KINDS, Action
-
-CASES = [(2, 3), (4, 4), (3, 5), (4, 8), (1, 4), (8, 16), (3, 1), (4, 2), (1, 1)]  # p, m
-CASES_SAY = "p = 1, 2, 3, 4, 8; m = 1 to 16"
 
 
 def asked(fn, function, arguments, read):
@@ -39,46 +32,10 @@ def asked(fn, function, arguments, read):
     return seen
 
 
-def asked_for_schedules(fn, function, cases):
-    """{(p, m): schedule, or what is wrong with it as such}; cases may be (p, m, v) as well."""
-    return asked(fn, function, {case: case for case in cases}, _read)
-
-
 def _raised(error):
     where = traceback.extract_tb(error.__traceback__)[-1]
     text = f"{type(error).__name__}: {error}\n  {place(where.filename, where.lineno, where.name)}"
     return Problem("raised", text, {"error": error})
-
-
-def _read(out, p, *_):
-    """`out` if it is a list (or tuple) of p lists of Actions; else the Problem."""
-    if out is None:
-        return Problem("nothing", "got None, expected a list of actions for each rank")
-    lists = isinstance(out, (list, tuple)) and all(_is_list(actions) for actions in out)
-    if not lists or len(out) != p:
-        return Problem("lists", f"got {_described(out)}, expected {p} list{'s'[: p > 1]} of actions, one per rank")
-    for rank, actions in enumerate(out):
-        for action in actions:
-            if not isinstance(action, Action):
-                text = f"rank {rank} has {action!r:.40}, a {type(action).__name__}, expected an Action"
-                return Problem("actions", text)
-            if not (isinstance(action.stage, int) and isinstance(action.microbatch, int) and action.kind in KINDS):
-                text = f"rank {rank} has {action!r:.70}, expected Action(stage, one of {' '.join(KINDS)}, micro-batch)"
-                return Problem("actions", text)
-    return out
-
-
-def _is_list(actions):
-    return isinstance(actions, (list, tuple)) and not isinstance(actions, Action)
-
-
-def _described(out):
-    if not isinstance(out, (list, tuple)):
-        return f"a {type(out).__name__}"
-    if isinstance(out, Action):
-        return "an Action"
-    inside = sorted({type(item).__name__ for item in out if not _is_list(item)}) or ["list"]
-    return f"{len(out)} {' and '.join(inside)}{'s'[: len(out) != 1]}"
 
 
 def words(p, m, v=None):

@@ -3,18 +3,20 @@
     costs 2 2 2 1 1 1 1 4, p = 3      [0, 1, 2] [3, 4, 5, 6] [7]       the slowest takes 6
                                       [0, 1] [2, 3, 4, 5] [6, 7]       5: no cut is faster
 
-Right is what is as fast as the best of all cuts, whichever of several it is. Where it is not, some hints are wrong
-rules: one fits if all cuts, in all cases, are what that rule gives.
+Right is what is as fast as the best of all cuts, whichever of several it is.
 """
 
 from itertools import pairwise
 from math import isclose
-from numbers import Integral
+from numbers import Integral, Real
 
-from lib.check.framework import Claim, Exercise, Hint, Problem
-from lib.check.lab2.asking import asked, each
-from lib.check.lab2.balance_rules import FULL, SPREADS, as_many_layers, cuts, filled, in_all, least, taken
-from lib.check.lab2.hints import is_kind
+from lib.check import symptoms as s
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.lab2 import pure
+from lib.check.lab2.hints import all_seen, is_kind
+from lib.check.lab2.pure import each
 from lib.pipeline.balance import balance
 
 CASES = [
@@ -29,24 +31,33 @@ CASES = [
     ((5, 1, 1, 1, 7, 1, 1, 4), 2),
     ((4, 1, 1, 1, 1, 4, 1, 1, 1, 1), 4),
     ((0.25, 0.1, 0.4, 0.15, 0.3, 0.3, 0.2, 0.35, 0.1), 3),
+    ((4, 6, 1, 1, 4, 4), 3),
     ((3, 1, 2), 1),
     ((3, 1, 2), 3),
+    ((0, 0, 0, 0), 3),
+    ((0, 5, 0, 0, 5, 0), 3),
 ]
 CASES_SAY = "3 to 14 layers, 1 to 4 stages"
-REFUSED = [((1, 1, 1), 4), ((2,), 2)]
+REFUSED = [((1, 1, 1), 4), ((2,), 2), ((), 1), ((1, 2), 0)]
 
 
 def _measure(fn):
-    return asked(fn, balance, {(costs, p): (list(costs), p) for costs, p in CASES + REFUSED}, _read)
+    return pure.asked(fn, balance, {(costs, p): (list(costs), p) for costs, p in CASES + REFUSED}, _read)
 
 
 def _read(out, costs, p):
     """[[layer, ...] of stage 0, ...]; else the Problem."""
     if out is None:
         return Problem("nothing", f"got None, expected {p} ranges of layers")
+    if pure.is_iterator(out):
+        return pure.iterator("got", out)
+    if isinstance(out, (list, tuple)) and any(pure.is_iterator(stage) for stage in out):
+        return pure.iterator("a stage is", next(stage for stage in out if pure.is_iterator(stage)))
     lists = isinstance(out, (list, tuple)) and all(isinstance(stage, (list, tuple, range)) for stage in out)
     if not lists or not all(isinstance(layer, Integral) for stage in out for layer in stage):
-        return Problem("lists", f"got {out!r:.60}, expected a list of {p} ranges or lists of layers")
+        numbers = isinstance(out, Real) or (isinstance(out, (list, tuple)) and all(isinstance(x, Real) for x in out))
+        got = f"{out!r:.60}" if numbers else pure.described(out)
+        return Problem("lists", f"got {got}, expected a list of {p} ranges or lists of layers", {"numbers": numbers})
     return [[*stage] for stage in out]
 
 
@@ -74,9 +85,9 @@ def _are_bounds(stages, n):
     return stages[0][0] == 0 and (exclusive or (inclusive and 2 * len(stages) != n))
 
 
-def _best_pace(stages, costs, p):
+def _slower(stages, costs, p):
     times = taken(stages, costs)
-    got, want = max(times), min(max(taken(cut, costs)) for cut in cuts(len(costs), p))
+    got, want = max(times), max(taken(balance(costs, p), costs))
     if got > want and not isclose(got, want, rel_tol=1e-9):
         short = [round(time, 6) for time in (*times, got, want)]
         text = f"the stages take {short[:-2]}, the slowest {short[-2]}; there is a cut whose slowest takes {short[-1]}"
@@ -84,16 +95,33 @@ def _best_pace(stages, costs, p):
     return None
 
 
+def _best_pace(runs):
+    found = each(CASES, _slower, _words)(runs)
+    if found and found.kind == "pace":  # a wrong rule is told by the times of all its cuts
+        found.trace = [[float(time) for time in taken(cut, costs)] for (costs, _), cut in found.facts["seen"].items()]
+    return found
+
+
+def taken(stages, costs):
+    """[cost of stage 0, 1, ...]"""
+    return [sum(costs[layer] for layer in stage) for stage in stages]
+
+
+def _as_many_layers(stages, costs, p):
+    sizes = [len(stage) for stage in stages]
+    return max(sizes) - min(sizes) <= 1 or len({*sizes[:-1]}) == 1
+
+
 def _refused(runs):
     ((answers,),) = (run.results for run in runs)
     for costs, p in REFUSED:
         got = answers[costs, p]
         error = got.facts.get("error") if isinstance(got, Problem) else None
-        case, expected = _words(costs, p), f"{len(costs)} layer{'s'[: len(costs) > 1]}, so expected a ValueError"
+        case, expected = _words(costs, p), f"{p} stages of {len(costs)} layers: expected a ValueError"
         if error is None:
-            return Problem("not refused", f"{case}: no error; there {'are' if len(costs) > 1 else 'is'} {expected}")
+            return Problem("not refused", f"{case}: no error\n{expected}", {"p": p})
         if not isinstance(error, ValueError):
-            return Problem("another error", f"{case}: {got.text}\n{expected}")
+            return Problem("another error", f"{case}: {got.text}\n{expected}", {"p": p})
     return None
 
 
@@ -106,19 +134,30 @@ EXERCISE = Exercise(
     reference=balance,
     measure=_measure,
     worlds=(),
+    leaves_out=FUNCTION
+    | NOTHING_GIVEN
+    | {"precise": "a cut is of whole layers", "empty rank": "there are no ranks; no layers are a case"},
     claims=(
-        Claim("every layer in one stage", 4, f"p stages, in order; {CASES_SAY}", each(CASES, _layers, _words)),
-        Claim("no cut has a faster pace", 6, "compared with every cut there is", each(CASES, _best_pace, _words)),
-        Claim("more stages than layers", 2, "a ValueError", _refused),
+        claim("every layer in one stage", 3, f"p stages, in order; {CASES_SAY}", each(CASES, _layers, _words)),
+        claim("no cut has a faster pace", 7, "as fast as the best of all cuts", _best_pace),
+        claim("more stages than layers", 2, "or fewer than one: a ValueError", _refused),
     ),
     hints=(
         Hint("called lib's", is_kind("built-in"), "try every cut, or see how few layers a given pace lets you take."),
+        s.NOT_KEPT,
+        s.OVERWRITTEN,
         Hint("nothing returned", is_kind("nothing"), "the function must end with `return stages`."),
         Hint(
+            "an iterator",
+            is_kind("iterator"),
+            "a generator, a map or a zip is used up once it has been read. Return lists or ranges.",
+        ),
+        Hint(
             "sizes or ends",
-            is_kind("lists"),
+            s.both(is_kind("lists"), s.fact("numbers")),
             "return the layers of each stage, [range(0, 2), range(2, 6), range(6, 8)], not their number or their ends.",
         ),
+        Hint("no lists of layers", is_kind("lists"), "a stage is a range, or a list of the numbers of its layers."),
         Hint(
             "bounds",
             lambda p: p.kind == "layers" and p.facts["bounds"],
@@ -153,25 +192,8 @@ EXERCISE = Exercise(
         ),
         Hint(
             "equal numbers of layers",
-            in_all(as_many_layers),
+            s.both(is_kind("pace"), all_seen(_as_many_layers)),
             "you give every stage as many layers. They do not cost the same: compare the stages' sums.",
-        ),
-        Hint(
-            "filled up to the average",
-            lambda p: any(in_all(filled(full))(p) for full in FULL),
-            "you fill one stage after another up to sum(costs) / p. What does not fit is left to the last. Look for "
-            "the pace itself: the least for which p stages are enough.",
-        ),
-        Hint(
-            "evenness",
-            lambda p: any(in_all(least(spread))(p) for spread in SPREADS),
-            "you make the stages alike. That is not the same: only the slowest counts, others may be as fast as they "
-            "like.",
-        ),
-        Hint(
-            "fastest stage for slowest",
-            in_all(least(lambda sums: -min(sums))),
-            "you make the fastest stage slow, max of min. The pipeline's pace is its slowest stage: min of max.",
         ),
         Hint(
             "not the best",
@@ -179,11 +201,82 @@ EXERCISE = Exercise(
             "try every place for the first cut, with the best of the rest behind it: pace(k, i) = min over j of "
             "max(cost of layers i to j-1, pace(k-1, j)).",
         ),
+        Hint(
+            "fewer than one stage",
+            lambda p: p.kind in ("not refused", "another error") and p.facts["p"] < 1,
+            "too few stages are refused too, not only too many: 1 to len(costs) are right.",
+        ),
         Hint("no error", is_kind("not refused"), "a stage without a layer has nothing to do: raise ValueError."),
         Hint(
             "not a ValueError",
             is_kind("another error"),
             'look at once: if p > len(costs): raise ValueError(f"{len(costs)} layers, {p} stages").',
         ),
+        *s.ANYWHERE,
     ),
 )
+
+### BEGIN MISTAKES
+from itertools import combinations  # noqa: E402
+
+from lib.check.mistakes import Mistake  # noqa: E402
+
+
+def _refusing(rule):
+    def cut(costs, p):
+        if not 1 <= p <= len(costs):
+            raise ValueError(f"{p} stages of {len(costs)} layers")
+        return rule(costs, p)
+
+    return cut
+
+
+def _least(hint, text, score):
+    """The cut with the least score(cost of stage 0, 1, ...); of several the first, or the last."""
+
+    def cuts(costs, p):
+        return [
+            [range(first, end) for first, end in pairwise([0, *ends, len(costs)])]
+            for ends in combinations(range(1, len(costs)), p - 1)
+        ]
+
+    best = lambda costs, p, step: min(cuts(costs, p)[::step], key=lambda cut: score(taken(cut, costs)))
+    return [Mistake(hint, _refusing(lambda costs, p, step=step: best(costs, p, step)), text) for step in (1, -1)]
+
+
+def _filled(full):
+    """One stage after another up to the average. full(cost so far, next layer's, average): is a stage full?"""
+
+    def cut(costs, p):
+        stages, average = [[]], sum(costs) / p
+        for layer, cost in enumerate(costs):
+            so_far, to_come = sum(costs[i] for i in stages[-1]), p - len(stages)
+            must = len(costs) - layer == to_come  # the layers left are just enough for the stages to come
+            if stages[-1] and to_come and (must or full(so_far, cost, average)):
+                stages.append([])
+            stages[-1].append(layer)
+        return stages
+
+    text = (
+        "you fill one stage after another up to sum(costs) / p. What does not fit is left to the last. Look for the "
+        "pace itself: the least for which p stages are enough."
+    )
+    return Mistake("filled up to the average", _refusing(cut), text)
+
+
+EVENNESS = (
+    "you make the stages alike. That is not the same: only the slowest counts, others may be as fast as they like."
+)
+MISTAKES = (
+    _filled(lambda so_far, cost, average: so_far >= average),
+    _filled(lambda so_far, cost, average: so_far + cost > average),
+    _filled(lambda so_far, cost, average: abs(so_far - average) < abs(so_far + cost - average)),
+    *_least("evenness", EVENNESS, lambda times: max(times) - min(times)),
+    *_least("evenness", EVENNESS, lambda times: sum(time**2 for time in times)),
+    *_least(
+        "fastest stage for slowest",
+        "you make the fastest stage slow, max of min. The pipeline's pace is its slowest stage: min of max.",
+        lambda times: -min(times),
+    ),
+)
+### END MISTAKES

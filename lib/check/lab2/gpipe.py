@@ -4,16 +4,18 @@ A pure function: it runs here, and its lists are executed on ranks once they are
 micro-batches in any order that all ranks share, and backwards in any other: neither makes the pipeline slower.
 """
 
-from lib.check.framework import Claim, Exercise, Hint, Problem
-from lib.check.lab2 import asking, hints, schedules
-from lib.check.lab2.asking import CASES, CASES_SAY, each
+from lib.check import symptoms as s
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab2 import hints, pure, schedules
 from lib.check.lab2.hints import all_seen, is_kind, same
 from lib.check.lab2.on_ranks import gradients
+from lib.check.lab2.pure import CASES, CASES_SAY, each
 from lib.pipeline.schedules import gpipe, one_f_one_b, relay
 
 
 def _measure(fn):
-    return asking.asked_for_schedules(fn, gpipe, CASES)
+    return pure.asked_for_schedules(fn, gpipe, CASES)
 
 
 def _phases(schedule, p, m):
@@ -30,12 +32,13 @@ EXERCISE = Exercise(
     reference=gpipe,
     measure=_measure,
     worlds=(),
+    leaves_out=pure.SCHEDULE,
     claims=(
-        Claim("every action once, on its rank", 5, CASES_SAY, each(CASES, schedules.once("FB"))),
-        Claim("needs before it, no deadlock", 4, "on every rank and between them", each(CASES, schedules.runs_through)),
-        Claim("all forwards, then backwards", 3, "on every rank", each(CASES, _phases)),
-        Claim("bubble (p-1)/(m+p-1)", 2, "simulated: B = 2F, B = F", each(CASES, schedules.bubble)),
-        Claim("the whole batch's gradients", 2, "executed on 2 and 4 ranks", gradients([(2, 3), (4, 8), (4, 2)])),
+        claim("every action once, on its rank", 3, CASES_SAY, each(CASES, schedules.once("FB"))),
+        claim("needs before it, no deadlock", 3, "on every rank and between them", each(CASES, schedules.runs_through)),
+        claim("all forwards, then backwards", 6, "on every rank", each(CASES, _phases)),
+        claim("bubble (p-1)/(m+p-1)", 2, "simulated: B = 2F, B = F", each(CASES, schedules.bubble)),
+        claim("the whole batch's gradients", 2, "executed on 2 and 4 ranks", gradients([(2, 3), (4, 8), (4, 2)])),
     ),
     hints=(
         *hints.FORM,
@@ -62,13 +65,13 @@ EXERCISE = Exercise(
         ),
         Hint(
             "one micro-batch at a time",
-            lambda p: p.kind == "phases" and all_seen(lambda s, p, m: same(s, relay(p, m)))(p),
+            lambda p: p.kind == "phases" and all_seen(lambda lists, p, m: same(lists, relay(p, m)))(p),
             "that is the relay: one rank works, the others wait. Send the next micro-batch off before the first is "
             "back.",
         ),
         Hint(
             "1F1B",
-            lambda p: p.kind == "phases" and all_seen(lambda s, p, m: same(s, one_f_one_b(p, m)))(p),
+            lambda p: p.kind == "phases" and all_seen(lambda lists, p, m: same(lists, one_f_one_b(p, m)))(p),
             "that is 1F1B, the next section. GPipe has no B before the last F.",
         ),
         Hint(
@@ -81,5 +84,6 @@ EXERCISE = Exercise(
             is_kind("bubble"),
             "the ranks go through the micro-batches in different orders, so one waits for what another does last.",
         ),
+        *s.ANYWHERE,
     ),
 )

@@ -1,11 +1,12 @@
 """Hints that several of Lab 2's schedules share, and what hints look at.
 
-A Problem of a schedule has these kinds: those of `asking.py` (built-in, raised, nothing, lists, actions), those of
-`validate` (unknown, place, missing, twice, order, deadlock), kinds (a whole backward for a split one, or the reverse),
-and those that an exercise adds.
+A Problem of a schedule has these kinds: those of `pure.py` (built-in, raised, input, not kept, nothing, iterator,
+lists, actions), those of `validate` (unknown, place, missing, twice, order, deadlock), kinds (a whole backward for a
+split one, or the reverse), and those that an exercise adds.
 """
 
-from lib.check.framework import Hint
+from lib.check.exercise import Hint
+from lib.check.symptoms import NOT_KEPT
 
 
 def is_kind(*kinds):
@@ -40,7 +41,19 @@ def same(schedule, other):
 
 FORM = (
     Hint("called lib's", is_kind("built-in"), "write the lists yourself: two loops, over ranks and micro-batches."),
+    Hint(
+        "right for several ranks only",
+        lambda p: p.facts.get("case", (0,))[0] == 1 and p.facts["case"][1] > 1,
+        "here p is 1. The one rank is the first and the last: its list is made as everyone else's, by the same lines.",
+    ),
+    NOT_KEPT,
     Hint("nothing returned", is_kind("nothing"), "the function must end with `return schedule`."),
+    Hint(
+        "an iterator",
+        is_kind("iterator"),
+        "a generator, a map or a zip is used up once it has been read, and later cells read a schedule several times. "
+        "Make lists: list(...), [...].",
+    ),
     Hint(
         "not a list per rank",
         is_kind("lists"),

@@ -7,17 +7,19 @@ micro-batches: rank p-1 may keep one and never be idle, so it runs F B F B ...; 
 forwards and backwards is then fixed too, and so on up to rank 0.
 """
 
-from lib.check.framework import Claim, Exercise, Hint, Problem
-from lib.check.lab2 import asking, hints, schedules
-from lib.check.lab2.asking import CASES, CASES_SAY, each
+from lib.check import symptoms as s
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab2 import hints, pure, schedules
 from lib.check.lab2.hints import all_seen, is_kind, same
 from lib.check.lab2.on_ranks import gradients
+from lib.check.lab2.pure import CASES, CASES_SAY, each
 from lib.pipeline.schedules import one_f_one_b, relay
 from lib.pipeline.simulate import kept
 
 
 def _measure(fn):
-    return asking.asked_for_schedules(fn, one_f_one_b, CASES)
+    return pure.asked_for_schedules(fn, one_f_one_b, CASES)
 
 
 def _in_flight(schedule, p, m):
@@ -65,12 +67,13 @@ EXERCISE = Exercise(
     reference=one_f_one_b,
     measure=_measure,
     worlds=(),
+    leaves_out=pure.SCHEDULE,
     claims=(
-        Claim("every action once, on its rank", 5, CASES_SAY, each(CASES, schedules.once("FB"))),
-        Claim("needs before it, no deadlock", 5, "on every rank and between them", each(CASES, schedules.runs_through)),
-        Claim("at most min(m, p-i) in flight", 5, "at stage i: F done and B not", each(CASES, _in_flight)),
-        Claim("bubble (p-1)/(m+p-1)", 3, "simulated: B = 2F, B = F", each(CASES, schedules.bubble)),
-        Claim("the whole batch's gradients", 2, "executed on 2 and 4 ranks", gradients([(2, 3), (4, 8), (4, 2)])),
+        claim("every action once, on its rank", 3, CASES_SAY, each(CASES, schedules.once("FB"))),
+        claim("needs before it, no deadlock", 3, "on every rank and between them", each(CASES, schedules.runs_through)),
+        claim("at most min(m, p-i) in flight", 7, "at stage i: F done and B not", each(CASES, _in_flight)),
+        claim("bubble (p-1)/(m+p-1)", 5, "simulated: B = 2F, B = F", each(CASES, schedules.bubble)),
+        claim("the whole batch's gradients", 2, "executed on 2 and 4 ranks", gradients([(2, 3), (4, 8), (4, 2)])),
     ),
     hints=(
         *hints.FORM,
@@ -134,7 +137,7 @@ EXERCISE = Exercise(
         ),
         Hint(
             "the relay",
-            lambda p: p.kind == "bubble" and all_seen(lambda s, p, m: same(s, relay(p, m)))(p),
+            lambda p: p.kind == "bubble" and all_seen(lambda lists, p, m: same(lists, relay(p, m)))(p),
             "without a warmup every rank waits until its micro-batch is back: that is the relay.",
         ),
         Hint(
@@ -149,5 +152,6 @@ EXERCISE = Exercise(
             "each rank must hold p-i micro-batches before its first backward, and bring in a new one after each: "
             "fewer leave the ranks behind it without work.",
         ),
+        *s.ANYWHERE,
     ),
 )

@@ -2,8 +2,9 @@
 
     tokens (B, 2) -- stage 0 --> (B, 2, 7) -- stage 1 --> (B, 2, 3) -- stage 2 --> (B, 2, 6) -- stage 3 --> (B, 2, 5)
 
-No two messages of a step are equally large, so a tensor sent in place of another does not fit. Every case makes two
-steps, the second on a smaller batch, without forgetting the gradients of the first. float64.
+No two messages of a step are equally large, so a tensor sent in place of another does not fit. Every group makes three
+steps, without forgetting the gradients of those before: the second on a smaller batch, the third with the second's very
+x. float64.
 """
 
 from dataclasses import dataclass
@@ -15,10 +16,15 @@ from torch import nn
 
 WORLD = 4
 GROUPS = ((0, 1, 2), tuple(range(WORLD)), (1, 3), (2,))
-GROUPS_SAY = "1, 2, 3, 4 ranks; two steps"
+GROUPS_SAY = "1, 2, 3, 4 ranks; three steps"
 WORDS, LENGTH = 9, 2
 WIDTHS = (4, 7, 3, 6, 5)
-ROWS = {1: 3, 2: 2}  # of each step's batch
+ROWS = {1: 3, 2: 2, 3: 2}  # of each step's batch
+REUSED = 3  # the step that gets the x of the one before
+
+
+class NoTarget(ValueError):
+    """loss_fn was called without a target."""
 
 
 @dataclass(frozen=True)

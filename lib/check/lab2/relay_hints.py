@@ -1,12 +1,104 @@
-"""The mistakes that are made in relay_step, told by what came of them, and the hint for each."""
+"""The mistakes that are made in relay_step, told by what came of them, and the hint for each.
 
-from lib.check.framework import Hint
-from lib.check.lab0.mistakes import failed
-from lib.check.lab2.relay_astray import another_group, back, counted_in_the_world, gives, left, wrong_size
+Where a run hangs, or its messages do not fit, the ranks' books tell which rank left the order of the relay, and how:
+
+    rank i of p     recv from i-1    send to i+1    recv from i+1    send to i-1
+"""
+
+from typing import NamedTuple
+
+from lib.check import symptoms as s
+from lib.check.exercise import Hint
+from lib.check.lab2.relay_cases import NAMED, REUSED, WIDTHS, order, sends
+from lib.check.symptoms import failed, hung
 
 
-def _raised(*words):
-    return lambda p: p.kind == "raised" and any(word in p.text for word in words)
+def case_of(problem):
+    """The Case that a run failed in; None if it did not fail, or outside of any."""
+    run = failed(problem)
+    return NAMED.get(run.case) if run else None
+
+
+class Astray(NamedTuple):
+    """The first rank of the case that did other than the relay asks. did: (op, peer), or None: it returned instead."""
+
+    rank: int
+    p: int
+    did: tuple | None
+    should: tuple | None  # None: nothing more
+
+
+def astray(problem):
+    """The Astray of a run that failed in a case, or None."""
+    case = case_of(problem)
+    if case is None:
+        return None
+    book = failed(problem).book
+    for rank, (member, should) in enumerate(zip(case.members, order(case), strict=True)):
+        did = [(e.op, case.members.index(e.peer) if e.peer in case.members else None) for e in book.of(member)]
+        at = next((k for k, pair in enumerate(zip(did, should, strict=False)) if pair[0] != pair[1]), len(did))
+        if at < len(did):
+            return Astray(rank, case.world_size, did[at], should[at] if at < len(should) else None)
+        if at < len(should) and _returned(problem, member):
+            return Astray(rank, case.world_size, None, should[at])
+    return None
+
+
+def _returned(problem, member):
+    marks = [e.file for e in problem.facts["ledger"].of(member) if e.op == "mark"]
+    return bool(marks) and marks[-1] == ""
+
+
+def left(fits):
+    """Fits if a rank left the relay's order, in this way."""
+    return lambda p: (hung(p) or p.kind == "mismatch") and (a := astray(p)) is not None and fits(a)
+
+
+def back(a):
+    """Is what it should have done the message of a gradient to the previous rank?"""
+    return a.should == ("send", a.rank - 1)
+
+
+def another_group(problem):
+    """Was a message sent in another group than the case's?"""
+    case = case_of(problem)
+    return case is not None and any(e.members != case.members for e in failed(problem).book.entries)
+
+
+def counted_in_the_world(problem):
+    """Did it fail only where the group's ranks are not the world's?"""
+    case = case_of(problem)
+    return case is not None and case.world_size > 1 and not case.counts_up
+
+
+def _sent(problem, back):
+    """[(elements sent, by which rank, elements that it should have sent)] of messages to the previous or next rank."""
+    case = case_of(problem)
+    if case is None or problem.kind != "mismatch":
+        return []
+    found, n = [], sends(case)
+    for rank, member in enumerate(case.members):
+        to = rank - 1 if back else rank + 1
+        for e in failed(problem).book.of(member):
+            if e.op == "send" and 0 <= to < case.world_size and e.peer == case.members[to]:
+                found.append((e.numel, rank, dict(n[rank])[to]))
+    return found
+
+
+def wrong_size(back, fits=lambda got, want, rank: True):
+    """Fits if a rank sent another number of elements than it should: back, or forward."""
+    return lambda p: any(got != want and fits(got, want, rank) for got, rank, want in _sent(p, back))
+
+
+def gives(got, want, rank):
+    """Are they the elements of what the stage gives, where those of what it takes should be?"""
+    return got * WIDTHS[rank] == want * WIDTHS[rank + 1]
+
+
+def _step(p):
+    """The step that it was seen in."""
+    case = p.fact("case") or case_of(p)
+    return case and case.step
 
 
 def _gradient(fits):
@@ -24,15 +116,16 @@ def _power_of_two(share):
 
 HINTS = (
     Hint(
-        "gradients all-reduced",
-        lambda p: p.kind == "built-in" and "all_reduce" in p.text,
-        "an all-reduce adds gradients of the same parameter. Here every rank has other parameters: nothing is to be "
-        "added.",
-    ),
-    Hint(
         "called what it builds",
-        lambda p: p.kind == "built-in",
-        "build it from p2p.send and p2p.recv.",
+        s.kind("built-in"),
+        "build it from p2p.send and p2p.recv. Nothing is to be added over ranks: each has other parameters.",
+    ),
+    s.NARROW,
+    Hint(
+        "x keeps its gradient",
+        lambda p: _step(p) == REUSED and (p.kind == "gradient" or s.refused("in place")(p)),
+        "here the caller gives the x of the step before once more. What is marked with requires_grad_() stays marked, "
+        "and its .grad adds up: receive into a tensor of your own, torch.empty_like(x).",
     ),
     Hint(
         "the group is not used",
@@ -42,29 +135,29 @@ HINTS = (
     ),
     Hint(
         "no gradient of the input",
-        _raised("NoneType"),
+        s.both(s.kind("raised"), s.refused("None")),
         "x.grad is None: autograd keeps the gradient of a leaf only if it was told so before forward. What you "
         "received needs x.requires_grad_().",
     ),
     Hint(
         "tokens have no gradient",
-        _raised("floating point", "floating-point"),
+        s.both(s.kind("raised"), s.refused("dtype")),
         "the first rank's x are tokens. Nobody waits for their gradient: only what was received requires grad.",
     ),
     Hint(
         "a loss on every rank",
-        _raised("target None"),
+        s.raised("NoTarget"),
         "only the last rank has a target. The others begin their backward with the gradient that they receive: "
         "y.backward(grad_y).",
     ),
     Hint(
         "y is no number",
-        _raised("only for scalar outputs"),
+        lambda p: s.raised("RuntimeError")(p) and not failed(p).refusals,
         "y.backward() alone is for a loss. Where y has many elements, say what dL/dy is: y.backward(grad_y).",
     ),
     Hint(
         "no neighbour there",
-        _raised("the group has"),
+        s.both(s.kind("raised"), s.refused("outside the group")),
         "the first rank has no previous one, the last has no next; a single rank is both, the first and the last. Ask "
         "for rank and world size of the group: dist.get_rank(group), dist.get_world_size(group).",
     ),
@@ -162,6 +255,11 @@ HINTS = (
         "the last rank returns the loss.",
     ),
     Hint(
+        "another loss function",
+        s.kind("loss_fn"),
+        "whoever calls relay_step chooses the loss: call loss_fn(y, target), not a loss of your own.",
+    ),
+    Hint(
         "another loss",
         lambda p: p.kind == "loss",
         "the loss is loss_fn(y, target), a tensor of shape (), unscaled.",
@@ -181,4 +279,5 @@ HINTS = (
         lambda p: p.kind == "messages" and p.facts["more"],
         "between two neighbours go one activation and one gradient. The shape need not be sent: it is x's, and y's.",
     ),
+    *s.ANYWHERE,
 )

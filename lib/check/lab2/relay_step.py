@@ -9,37 +9,62 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab0 import mistakes, wire
-from lib.check.lab0.cases import called, form_of, groups_of, in_step, number, seen
-from lib.check.lab2.relay_cases import CASES, GROUPS_SAY, ROWS, WORLD, Case, batch, sends, stages, whole
+from lib.check import symptoms
+from lib.check.cases import called, form_of, groups_of, in_step, number, seen
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Problem
+from lib.check.explain import narrowed, rounded_words
+from lib.check.lab2.relay_cases import (
+    CASES,
+    GROUPS_SAY,
+    REUSED,
+    ROWS,
+    WORLD,
+    Case,
+    NoTarget,
+    batch,
+    sends,
+    stages,
+    whole,
+)
 from lib.check.lab2.relay_hints import HINTS
+from lib.check.traffic import sent
 from lib.pipeline.relay_step import relay_step
 
 TOLERANCE = 1e-12  # of a gradient's largest number
 
 
 def _measure(fn):
-    kept = {}  # by group: this rank's stage, from step 1 to step 2
+    kept, given = {}, {}  # by group: this rank's stage, in all steps; the x of the latest
 
     def one(case, group):
         rank = case.members.index(dist.get_rank())
         stage = kept.setdefault(case.members, stages(case.world_size)[rank])
-        return _step(case, rank, fn, stage, group)
+        x = given[case.members] = _x(case, rank, given.get(case.members))
+        return _step(case, rank, fn, stage, x, group)
 
     return in_step(CASES, groups_of, one, wire=dist.new_group())
 
 
-def _step(case, rank, fn, stage, group):
-    p, (tokens, target) = case.world_size, batch(case)
+def _x(case, rank, before):
+    """The batch on the first rank; elsewhere the room for what comes, in step REUSED that of the step before."""
+    if rank == 0:
+        return batch(case)[0]
+    x = before.detach() if case.step == REUSED else torch.empty_like(whole(case).takes[rank])
+    x.fill_(torch.nan)
+    return before if case.step == REUSED else x
+
+
+def _step(case, rank, fn, stage, x, group):
+    p, (_, target) = case.world_size, batch(case)
     takes = whole(case).takes[rank]
-    x = tokens if rank == 0 else torch.full_like(takes, torch.nan)
-    taken = []
+    taken, losses = [], []
 
     def loss_fn(y, target):
         if target is None:
-            raise ValueError("loss_fn was called with target None: the target is on the last rank alone")
-        return F.mse_loss(y, target)
+            raise NoTarget("loss_fn was called with target None: the target is on the last rank alone")
+        losses.append(F.mse_loss(y, target))
+        return losses[-1]
 
     hook = stage[0].register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0].detach().clone()))
     loss = called(case, fn, stage, x, target if rank == p - 1 else None, loss_fn, *([] if group is None else [group]))
@@ -48,7 +73,7 @@ def _step(case, rank, fn, stage, group):
     problems = {
         "taken": _wrong_input(where, rank, taken, takes),
         "gradient": _wrong_gradient(where, case, rank, {n: q.grad for n, q in stage.named_parameters()}),
-        "loss": _wrong_loss(where, whole(case).loss if rank == p - 1 else None, loss),
+        "loss": _wrong_loss(where, whole(case).loss if rank == p - 1 else None, loss, losses),
     }
     return {"ok": not any(problems.values()), **problems}
 
@@ -61,6 +86,12 @@ def _wrong_input(where, rank, taken, want):
         return Problem("taken", f"{where}: its stage took {form_of(got)}, expected {form_of(want)}", {"nan": False})
     if not torch.equal(got, want):
         nan, whose = bool(got.isnan().all()), "the batch" if rank == 0 else f"what rank {rank - 1}'s stage gave"
+        if narrowed(got, want):
+            return Problem(
+                "taken",
+                f"{where}: its stage took rounded numbers\n{rounded_words(want.dtype)}",
+                {"nan": False, "narrowed": True},
+            )
         what = f"nan, which is in the x of {where.split(': ')[1]}" if nan else "other numbers"
         return Problem("taken", f"{where}: its stage took {what}, expected {whose}", {"nan": nan})
     return None
@@ -73,7 +104,10 @@ def _wrong_gradient(where, case, rank, got):
         want, out = sum(gradients[name] for gradients in each), got[name]
         if out is not None and _equal(out, want):
             continue
-        text, facts = f"{where}, {name}", {"p": case.world_size, "absent": out is None, "ones": False, "shares": None}
+        text, facts = (
+            f"{where}, {name}",
+            {"case": case, "p": case.world_size, "absent": out is None, "ones": False, "shares": None},
+        )
         if out is None:
             return Problem("gradient", f"{text}: .grad is None after step {case.step}", facts)
         element = tuple((out != want).nonzero()[0].tolist())
@@ -106,10 +140,12 @@ def _shares(out, each):
     return [round(share, 9) for share in found.tolist()]
 
 
-def _wrong_loss(where, want, got):
+def _wrong_loss(where, want, got, losses):
     if want is None:
         text = f"{where} returned {form_of(got)}, expected None: only the last rank has the loss"
         return None if got is None else Problem("elsewhere", text)
+    if not losses:
+        return Problem("loss_fn", f"{where} never called the loss_fn that it was given")
     if not isinstance(got, torch.Tensor) or got.shape != () or not _equal(got.detach(), want):
         value = f"{got.item():.6g}" if isinstance(got, torch.Tensor) and got.numel() == 1 else form_of(got)
         return Problem("loss", f"{where} returned {value}, expected the batch's loss, {want.item():.6g}", {"got": got})
@@ -133,7 +169,7 @@ def _first(what):
 
 def _messages(runs):
     for run, case, _ in seen(runs, CASES):
-        for rank, (got, want) in enumerate(zip(wire.sent(run, case), sends(case), strict=True)):
+        for rank, (got, want) in enumerate(zip(sent(run, case), sends(case), strict=True)):
             if got != want:
                 said = [", ".join(f"{n} elements to rank {to}" for to, n in some) or "nothing" for some in (got, want)]
                 text = f"{case.name}: {case.rank(rank)} sent {said[0]}; expected {said[1]}"
@@ -146,17 +182,24 @@ EXERCISE = Exercise(
     reference=relay_step,
     measure=_measure,
     worlds=(WORLD,),
-    may_call=mistakes.P2P,
+    leaves_out={
+        "under way": "a step is over when it returns",
+        "empty rank": "every rank has a stage, and every batch rows",
+        "generators": "no argument is an iterator",
+        "memory": "it keeps nothing but gradients",
+        "attributes": "a function has none",
+    },
+    may_call=symptoms.P2P,
     claims=(
-        Claim("activations forward", 4, f"each stage takes what the previous gives; {GROUPS_SAY}", _first("taken")),
-        Claim(
+        claim("activations forward", 4, f"each stage takes what the previous gives; {GROUPS_SAY}", _first("taken")),
+        claim(
             "one process's gradients",
             7,
             "every parameter's .grad, to 1e-12; added to what is there",
             _first("gradient"),
         ),
-        Claim("the loss on the last rank", 2, "detached; None elsewhere", _first("loss")),
-        Claim("2(p-1) messages", 3, "an activation to the next rank, a gradient to the previous", _messages),
+        claim("the loss on the last rank", 2, "detached; None elsewhere", _first("loss")),
+        claim("2(p-1) messages", 3, "an activation to the next rank, a gradient to the previous", _messages),
     ),
     hints=HINTS,
 )

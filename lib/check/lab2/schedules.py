@@ -8,7 +8,7 @@ words, with the list of the rank that has it.
 
 from fractions import Fraction
 
-from lib.check.framework import Problem
+from lib.check.exercise import Problem
 from lib.pipeline.actions import Action
 from lib.pipeline.grid import grid
 from lib.pipeline.simulate import UNIT, simulate

@@ -8,11 +8,13 @@ Any lists that manage both are right: W may stand anywhere.
 
 from itertools import pairwise
 
-from lib.check.framework import Claim, Exercise, Hint, Problem
-from lib.check.lab2 import asking, hints, schedules
-from lib.check.lab2.asking import CASES, CASES_SAY, each
+from lib.check import symptoms as s
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab2 import hints, pure, schedules
 from lib.check.lab2.hints import all_seen, is_kind
 from lib.check.lab2.on_ranks import gradients
+from lib.check.lab2.pure import CASES, CASES_SAY, each
 from lib.pipeline.simulate import kept, simulate
 from lib.pipeline.zero_bubble import zb_h1
 
@@ -20,7 +22,7 @@ TIMES = ({"F": 1, "I": 1, "W": 1}, {"F": 3, "I": 4, "W": 2})
 
 
 def _measure(fn):
-    return asking.asked_for_schedules(fn, zb_h1, CASES)
+    return pure.asked_for_schedules(fn, zb_h1, CASES)
 
 
 def _kept(schedule, p, m):
@@ -61,13 +63,14 @@ EXERCISE = Exercise(
     reference=zb_h1,
     measure=_measure,
     worlds=(),
+    leaves_out=pure.SCHEDULE,
     bonus=True,
     claims=(
-        Claim("every action once, on its rank", 2, f"F, I, W; {CASES_SAY}", each(CASES, schedules.once("FIW"))),
-        Claim("needs before it, no deadlock", 2, "on every rank and between them", each(CASES, schedules.runs_through)),
-        Claim("no more kept than in 1F1B", 1, "min(m, p), F done and W not", each(CASES, _kept)),
-        Claim("idle for (p-1)(F+I-W)", 2, "simulated, m >= p: 1, 1, 1 and 3, 4, 2", each(CASES, _idle)),
-        Claim("the whole batch's gradients", 1, "executed on 2 and 4 ranks", gradients([(2, 3), (4, 8), (4, 2)])),
+        claim("every action once, on its rank", 1, f"F, I, W; {CASES_SAY}", each(CASES, schedules.once("FIW"))),
+        claim("needs before it, no deadlock", 1, "on every rank and between them", each(CASES, schedules.runs_through)),
+        claim("no more kept than in 1F1B", 2, "min(m, p), F done and W not", each(CASES, _kept)),
+        claim("idle for (p-1)(F+I-W)", 3, "simulated, m >= p: 1, 1, 1 and 3, 4, 2", each(CASES, _idle)),
+        claim("the whole batch's gradients", 1, "executed on 2 and 4 ranks", gradients([(2, 3), (4, 8), (4, 2)])),
     ),
     hints=(
         *hints.FORM,
@@ -129,5 +132,6 @@ EXERCISE = Exercise(
             "at the end the ranks wait for I after I. There the later ranks should have W left to do: rank i puts off "
             "i of them until then.",
         ),
+        *s.ANYWHERE,
     ),
 )

@@ -3,6 +3,7 @@
 from functools import cache
 from itertools import accumulate, combinations, pairwise
 
+import torch
 from as_an_answer import as_an_answer
 
 from lib import pipeline
@@ -189,6 +190,39 @@ def asserts(costs, p):
     return balance(costs, p)
 
 
+# wrong: at the edges
+
+
+def a_generator(costs, p):
+    yield from balance(costs, p)
+
+
+def ranges_as_iterators(costs, p):
+    return [iter(stage) for stage in balance(costs, p)]
+
+
+def tensors_of_layers(costs, p):
+    return [torch.tensor(stage) for stage in balance(costs, p)]
+
+
+def uses_up_the_costs(costs, p):
+    stages = balance(costs, p)
+    costs.clear()
+    return stages
+
+
+LATEST = []
+
+
+def one_list_for_all_calls(costs, p):
+    LATEST[:] = balance(costs, p)
+    return LATEST
+
+
+def one_stage_for_none(costs, p):
+    return balance(costs, max(p, 1))
+
+
 def not_written(costs, p):
     raise NotImplementedError
 
@@ -222,6 +256,12 @@ WRONG = {
     empty_ones_at_the_end: "no error",
     min_of_nothing: "not a ValueError",
     asserts: "not a ValueError",
+    a_generator: "an iterator",
+    ranges_as_iterators: "an iterator",
+    tensors_of_layers: "no lists of layers",
+    uses_up_the_costs: "the input overwritten",
+    one_list_for_all_calls: "one buffer for all calls",
+    one_stage_for_none: "fewer than one stage",
     not_written: "not written",
 }
 

@@ -9,13 +9,13 @@ from lib.pipeline import Action
 interleaved = as_an_answer(pipeline.interleaved)
 
 
-def refuse(p, m):
-    if m % p:
+def refuse(p, m, v):
+    if v > 1 and m % p:
         raise ValueError(f"{p} ranks do not divide {m} micro-batches")
 
 
 def rounds(p, m):
-    return [range(first, first + p) for first in range(0, m, p)]
+    return [range(first, min(first + p, m)) for first in range(0, m, p)]
 
 
 def by_rounds(kind, p, m, stages):
@@ -38,7 +38,7 @@ def made(name, order=by_rounds, warmup_of=megatron, back=True, refusing=refuse, 
     """Right but for one of: the order of a rank's forwards and backwards, the warmup, the stages' order backward."""
 
     def answer(p, m, v):
-        refusing(p, m)
+        refusing(p, m, v)
         schedule = []
         for i in range(p):
             stages = range(i, v * p, p)
@@ -65,12 +65,12 @@ def stages_side_by_side(p, m, v):
 
 
 def v_ignored(p, m, v):
-    refuse(p, m)
+    refuse(p, m, v)
     return pipeline.one_f_one_b(p, m)
 
 
 def drops_the_last_round(p, m, v):
-    refuse(p, m)
+    refuse(p, m, v)
     return interleaved(p, max(p, m - p), v)
 
 
@@ -79,7 +79,7 @@ def drops_the_last_stage(p, m, v):
 
 
 def one_f_one_b_per_chunk(p, m, v):
-    refuse(p, m)
+    refuse(p, m, v)
     chunks = [
         [[a._replace(stage=a.stage + chunk * p) for a in actions] for actions in pipeline.one_f_one_b(p, m)]
         for chunk in range(v)
@@ -89,7 +89,7 @@ def one_f_one_b_per_chunk(p, m, v):
 
 def relay_round_the_ranks(p, m, v):
     """One micro-batch through all stages and back, then the next."""
-    refuse(p, m)
+    refuse(p, m, v)
     return [
         [Action(s, kind, j) for j in range(m) for kind in "FB" for s in range(i, v * p, p)[:: 1 if kind == "F" else -1]]
         for i in range(p)
@@ -97,10 +97,10 @@ def relay_round_the_ranks(p, m, v):
 
 
 def rounds_turned_on_odd_ranks(p, m, v):
-    """In each round the micro-batches from last to first, on every second rank."""
+    """In each round the micro-batches from last to first, on every second rank; 1F1B as it should be."""
     turn = lambda j: j // p * p + p - 1 - j % p
     return [
-        [a._replace(microbatch=turn(a.microbatch)) if i % 2 else a for a in actions]
+        [a._replace(microbatch=turn(a.microbatch)) if i % 2 and v > 1 else a for a in actions]
         for i, actions in enumerate(interleaved(p, m, v))
     ]
 
@@ -113,18 +113,23 @@ def refuses_what_divides(p, m, v):
 
 def rounds_up(p, m, v):
     """A last round of micro-batches that do not exist."""
-    return interleaved(p, -(-m // p) * p, v)
+    return interleaved(p, -(-m // p) * p if v > 1 else m, v)
 
 
 def asserts(p, m, v):
-    assert m % p == 0, f"p = {p} must divide m = {m}"
+    assert v == 1 or m % p == 0, f"p = {p} must divide m = {m}"
     return interleaved(p, m, v)
 
 
-def refuses_without_numbers(p, m, v):
+def refuses_for_every_v(p, m, v):
     if m % p:
-        raise ValueError("p must divide m")
+        raise ValueError(f"p = {p} must divide m = {m}")
     return interleaved(p, m, v)
+
+
+def cuts_short_where_v_is_1(p, m, v):
+    """Whole rounds alone: the micro-batches of the last one are never run."""
+    return interleaved(p, max(p, m // p * p) if v == 1 else m, v)
 
 
 WRONG = {
@@ -150,16 +155,17 @@ WRONG = {
     made("all_forwards_first_by_stage", by_stages, lambda p, m, v, i: v * m): "all forwards first",
     made("warmup_one_too_many", warmup_of=lambda p, m, v, i: megatron(p, m, v, i) + 1): "warmup too long",
     made("warmup_alike", warmup_of=lambda p, m, v, i: megatron(p, m, v, 0)): "warmup too long",
-    made("does_not_refuse", refusing=lambda p, m: None): "no error",
+    made("does_not_refuse", refusing=lambda p, m, v: None): "no error",
     rounds_up: "no error",
     asserts: "not a ValueError",
-    refuses_without_numbers: "numbers not named",
+    refuses_for_every_v: "whole rounds where v is 1",
+    cuts_short_where_v_is_1: "whole rounds where v is 1",
 }
 
 
 def as_megatron_does(p, m, v):
     """By the number of the step alone: which stage, which micro-batch."""
-    refuse(p, m)
+    refuse(p, m, v)
 
     def at(kind, i, step):
         group, inside = divmod(step, p * v)
@@ -176,7 +182,13 @@ def as_megatron_does(p, m, v):
     return schedule
 
 
+def refuses_without_numbers(p, m, v):
+    if v > 1 and m % p:
+        raise ValueError("p must divide m")
+    return interleaved(p, m, v)
+
+
 # One forward ahead for each rank behind, as in 1F1B: the same bubble while messages take no time, and less is kept.
 shorter_warmup = made("shorter_warmup", warmup_of=lambda p, m, v, i: (v - 1) * p + p - 1 - i)
 
-RIGHT = [interleaved, as_megatron_does, shorter_warmup]
+RIGHT = [interleaved, as_megatron_does, shorter_warmup, refuses_without_numbers]

@@ -257,6 +257,45 @@ def world_rank(group):
     return dist.get_rank(), dist.get_world_size(group)
 
 
+def receives_into_x(stage, x, target, loss_fn, group=None):
+    """And marks the caller's tensor: right as long as the caller makes a new x for every step."""
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    if rank > 0:
+        p2p.recv(x.detach(), rank - 1, group)
+        x.requires_grad_()
+    y, loss = stage(x), None
+    if rank < p - 1:
+        p2p.send(y, rank + 1, group)
+        y.backward(p2p.recv(torch.empty_like(y), rank + 1, group))
+    else:
+        loss = loss_fn(y, target)
+        loss.backward()
+    if rank > 0:
+        p2p.send(x.grad, rank - 1, group)
+    return None if loss is None else loss.detach()
+
+
+def through_float32(stage, x, target, loss_fn, group=None):
+    """Half the bytes on the way forward."""
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    if rank > 0:
+        x = p2p.recv(torch.empty_like(x, dtype=torch.float32), rank - 1, group).double().requires_grad_()
+    y, loss = stage(x), None
+    if rank < p - 1:
+        p2p.send(y.float(), rank + 1, group)
+        y.backward(p2p.recv(torch.empty_like(y), rank + 1, group))
+    else:
+        loss = loss_fn(y, target)
+        loss.backward()
+    if rank > 0:
+        p2p.send(x.grad, rank - 1, group)
+    return None if loss is None else loss.detach()
+
+
+def mean_square(loss_fn, y, target, p):
+    return torch.nn.functional.mse_loss(y, target)
+
+
 def not_written(stage, x, target, loss_fn, group=None):
     raise NotImplementedError
 
@@ -269,7 +308,7 @@ def retained(loss_fn, y, target, p):
 WRONG = {
     calls_libs: "called what it builds",
     libs_pipeline: "called what it builds",
-    answer("all_reduced", end=all_reduces_gradients): "gradients all-reduced",
+    answer("all_reduced", end=all_reduces_gradients): "called what it builds",
     answer("no_requires_grad", received=lambda x: x): "no gradient of the input",
     answer("detached_input", received=lambda x: x.requires_grad_().clone()): "no gradient of the input",
     answer("requires_grad_everywhere", first=with_grad): "tokens have no gradient",
@@ -307,6 +346,10 @@ WRONG = {
         "something returned elsewhere",
     answer("attached", returned=lambda loss: loss): "the loss keeps its graph",
     sends_the_shape_first: "more messages than two",
+    receives_into_x: "x keeps its gradient",
+    through_float32: "rounded on the way",
+    answer("a_loss_of_its_own", loss_of=mean_square): "another loss function",
+    answer("a_plain_number", returned=lambda loss: None if loss is None else loss.item()): "another loss",
     not_written: "not written",
 }  # fmt: skip
 

@@ -48,6 +48,27 @@ def slips(right):
     def back_to_front(*sizes):
         return [actions[::-1] for actions in right(*sizes)]
 
+    def generators(*sizes):
+        return [(action for action in actions) for actions in right(*sizes)]
+
+    def a_generator_of_lists(*sizes):
+        yield from right(*sizes)
+
+    lists = []
+
+    def one_list_for_all_calls(*sizes):
+        lists[:] = right(*sizes)
+        return lists
+
+    def nothing_to_schedule_alone(*sizes):
+        return right(*sizes) if sizes[0] > 1 else [[]]
+
+    def actions_of_its_own(*sizes):
+        return each_action(right(*sizes), lambda action: type("Action", (), action._asdict())())
+
+    def exits(*sizes):
+        raise SystemExit("done")
+
     def not_written(*sizes):
         raise NotImplementedError
 
@@ -64,6 +85,12 @@ def slips(right):
         last_done_twice: "twice",
         without_backward: "no backward",
         back_to_front: "backward first",
+        generators: "an iterator",
+        a_generator_of_lists: "an iterator",
+        one_list_for_all_calls: "one buffer for all calls",
+        nothing_to_schedule_alone: "right for several ranks only",
+        actions_of_its_own: "not actions",
+        exits: "exits",
         not_written: "not written",
     }
 
