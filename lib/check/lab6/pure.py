@@ -56,7 +56,7 @@ def _same(before, now):
 def each(cases, judge, words, trace=lambda got: got):
     """As a claim's judge: judge(got, *case) -> Problem or None, case by case up to the first that is wrong.
 
-    words(*case) names it. The Problem's facts also have `case`, and `seen`: {case: got} of all cases that could be read.
+    words(*case) names it. The facts of the Problem also have `case`, and `seen`: {case: got} of all that could be read.
     """
 
     def of(runs):
