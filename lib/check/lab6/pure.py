@@ -44,7 +44,9 @@ def asked(fn, builds, cases, given, read):
                 seen["shared"] = Problem("shared", f"it returned {now}, which it was given", {"case": case})
     for case, out in returned.items():
         if not isinstance(out, Problem) and not _same(seen[case], read(out, *case)):
-            seen["kept"] = Problem("not kept", f"it returned {seen[case]}, {out} after later calls", {"case": case})
+            seen["kept"] = Problem(
+                "not kept", f"it returned {seen[case]!r:.60}, {out!r:.60} after later calls", {"case": case}
+            )
             break
     return seen
 
