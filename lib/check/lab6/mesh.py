@@ -255,8 +255,8 @@ GROUPS_ALONG = Exercise(
         Hint(
             "another order",
             s.kind("order"),
-            "ranks ascend in a group, groups ascend by their first ranks: go through the ranks from 0 on, and a dict keeps "
-            "that order.",
+            "ranks ascend in a group, groups ascend by their first ranks: go through the ranks from 0 on, and a dict "
+            "keeps that order.",
         ),
         CHANGED,
         *GENERAL,
