@@ -171,7 +171,7 @@ MESSAGES = Exercise(
         Hint("no dict", s.kind("form"), 'return {"tp": ..., "pp": ..., "dp": ...}, three numbers.'),
         UNIT, ROUNDED,
         *(Hint(name, s.fact("halved", axes), text) for axes, (name, text) in HALVED.items()),
-        *(hint for hint in GENERAL if hint.name != "the caller's list"),
+        *GENERAL,
     ),
 )  # fmt: skip
 EXERCISE = Bundle("plan_costs", (MEMORY, PIPELINE, MESSAGES))

@@ -130,10 +130,4 @@ CHANGED = Hint(
     s.kind("changed"),
     "these arguments are the caller's, who needs them again: change a dict or list of your own.",
 )
-GENERAL = (
-    Hint(
-        "the caller's list", s.kind("shared"), "return a new one, which the caller may change: list(given) is a copy."
-    ),
-    s.NOT_KEPT,
-    *s.ANYWHERE,
-)
+GENERAL = (s.NOT_KEPT, *s.ANYWHERE)

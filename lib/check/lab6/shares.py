@@ -173,6 +173,7 @@ EXERCISE = Exercise(
             s.kind("changed"),
             "`speeds` and `most` are the caller's lists: count in a list of your own, b.",
         ),
+        Hint("the caller's list", s.kind("shared"), "return a list of your own, which the caller may change."),
         *GENERAL,
     ),
 )  # fmt: skip
