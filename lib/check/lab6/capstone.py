@@ -9,10 +9,14 @@ Any plan will do that is as good. Memory and seconds are those of `lib.cost`, of
 """
 
 import functools
+from math import isclose
+from numbers import Integral
 
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab5.here import answered
-from lib.check.lab6.capstone_hints import HINTS
+from lib.check import symptoms as s
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab0.left_out import NO_RANKS
+from lib.check.lab1.calls import noting_calls
 from lib.cost.explain import WORDS, compare
 from lib.cost.hardware import GIB, gpu
 from lib.cost.memory import memory
@@ -50,7 +54,9 @@ def _space():
 
 
 def _measure(fn):
-    return answered(capstone, fn, "capstone()")
+    with noting_calls(capstone) as calls:
+        got = fn()
+    return Problem("built-in", "it calls lib's capstone, which is what this exercise asks for") if calls else got
 
 
 def _judge(judged):
@@ -71,11 +77,11 @@ def _judge(judged):
 def _can_be_laid_out(plan, *_):
     if not isinstance(plan, Plan):
         return Problem("no plan", f"expected a Plan first, got a {type(plan).__name__}: {plan!r:.60}")
-    odd = next((name for name in DEGREES if type(getattr(plan, name)) is not int or getattr(plan, name) < 1), None)
-    if odd:
+    is_one = lambda n: isinstance(n, Integral) and not isinstance(n, bool) and n > 0
+    if odd := next((name for name in DEGREES if not is_one(getattr(plan, name))), None):
         return Problem("value", f"{odd} is {getattr(plan, odd)!r}: expected a whole number, 1 or more")
     for name, known in (("zero", range(4)), ("recompute", RECOMPUTE), ("schedule", SCHEDULES), ("precision", ["bf16"])):
-        if getattr(plan, name) not in known:
+        if getattr(plan, name) not in tuple(known):
             text = f"{name} is {getattr(plan, name)!r}: expected {', '.join(map(str, known))}"
             return Problem("value", text)
     if plan.gpus != GPUS:
@@ -127,7 +133,7 @@ def _is_largest(what, word, parts, unit):
     if not isinstance(word, str) or word not in parts:
         return Problem("word", f"{what} is {word!r:.40}: expected one of {', '.join(parts)}", {"what": what})
     most = max(parts, key=parts.get)
-    if word == most:
+    if isclose(parts[word], parts[most]):
         return None
     text = f'{what} is "{word}", which takes {size(word)}; another component takes {size(most)}'
     return Problem("smaller", text, {"what": what})
@@ -143,17 +149,112 @@ def _is_slowest(plan, _, slowest):
     return _is_largest("slowest", slowest, _components(plan)[1], (1, "s"))
 
 
+def _word(kind, what):
+    return lambda p: p.kind == kind and p.fact("what") == what
+
+
+def _slow(component, plan_is):
+    """Does it lose most on this component, with such a plan?"""
+    return lambda p: p.kind == "seconds" and p.facts["is"] == component and plan_is(p.facts["plan"])
+
+
+def _large(*parts):
+    """Is it one of these that takes most of the memory?"""
+    return lambda p: p.kind == "memory" and p.facts["is"] in parts
+
+
 EXERCISE = Exercise(
     name="capstone",
     reference=capstone,
     measure=_measure,
     worlds=(),
+    leaves_out={name: why for name, why in NO_RANKS.items() if name != "returned"} | {"again": "it has no arguments"},
     claims=(
-        Claim("a plan for this job", 2, "256 GPUs, 512 sequences, 96 layers", _judge(_can_be_laid_out)),
-        Claim("it fits", 2, "into 83 % of 80 GiB", _judge(_fits)),
-        Claim("it is fast", 3, "at most 1.1 times the best plan's step", _judge(_is_fast)),
-        Claim("the fullest component", 1, "of its fullest GPU's memory", _judge(_is_fullest)),
-        Claim("the slowest component", 2, "of the step, beside matmul", _judge(_is_slowest)),
+        claim("a plan for this job", 2, "256 GPUs, 512 sequences, 96 layers", _judge(_can_be_laid_out)),
+        claim("it fits", 2, "into 83 % of 80 GiB", _judge(_fits)),
+        claim("it is fast", 3, "at most 1.1 times the best plan's step", _judge(_is_fast)),
+        claim("the fullest component", 1, "of its fullest GPU's memory", _judge(_is_fullest)),
+        claim("the slowest component", 2, "of the step, beside matmul", _judge(_is_slowest)),
     ),
-    hints=HINTS,
+    hints=(
+        Hint("called lib's", s.kind("built-in"), "the plan and both words are yours to find."),
+        Hint("not three things", s.kind("form"), 'end with return Plan(...), "one component", "another".'),
+        Hint(
+            "no Plan", s.kind("no plan"), "Plan(512, micro_batch, tp=..., pp=..., dp=..., zero=...), of lib.cost.plan."
+        ),
+        Hint("a field of the Plan", s.kind("value"), "degrees are whole numbers; the job runs in bf16."),
+        Hint("other GPUs", s.kind("gpus"), "tp x pp x dp is all the GPUs there are: choose tp and pp, and dp follows."),
+        Hint("another batch", s.kind("batch"), "the job says how many sequences a step has. b is yours to choose."),
+        Hint(
+            "unequal stages",
+            s.kind("stages"),
+            "pp v stages of 96 / (pp v) layers each, a whole number; and pp divides the 256 GPUs.",
+        ),
+        Hint("cannot be laid out", s.kind("layout"), "m = batch / (dp b) is whole; where v is not 1, pp divides it."),
+        Hint(
+            "state too large",
+            _large("state"),
+            "weights and gradients are cut by tp and pp, the optimizer also by dp from ZeRO-1 on: more of these.",
+        ),
+        Hint(
+            "activations too large",
+            _large("activations"),
+            "a layer keeps b / tp of them under sequence parallelism. More stages do not help while there are more "
+            "micro-batches than stages: each has fewer layers, and more in flight.",
+        ),
+        Hint(
+            "one micro-batch too large",
+            _large("working", "logits"),
+            "a single layer, or the logits, of so many sequences at once fills the GPU: a smaller micro-batch.",
+        ),
+        Hint(
+            "recomputed for nothing",
+            _slow("matmul", lambda plan: plan.recompute == "full"),
+            "full recomputation runs forward twice, a third more work. Find a plan whose activations fit without it.",
+        ),
+        Hint(
+            "a large bubble",
+            _slow("bubble", lambda plan: True),
+            "(p-1) / (v m + p-1): fewer stages, more micro-batches (a smaller b or dp), or more stages per rank.",
+        ),
+        Hint(
+            "tensor parallelism too wide",
+            _slow("tensor", lambda plan: plan.tp > 8),
+            "a layer's all-reduces go over NVLink only within a node, 8 GPUs: beyond it the network carries them.",
+        ),
+        Hint(
+            "gradients and weights exchanged too often",
+            _slow("sharding", lambda plan: plan.zero > 1 and plan.pp == 1),
+            "without a pipeline ZeRO-3 gathers every layer's weights, and ZeRO-2 sends gradients, for each "
+            "micro-batch; ZeRO-1 sends once per step.",
+        ),
+        Hint(
+            "norms on every tensor rank",
+            _slow("elementwise", lambda plan: not plan.sequence_parallel),
+            "without sequence parallelism each tensor rank has all tokens between the products: "
+            "sequence_parallel=True.",
+        ),
+        Hint(
+            "no component of memory",
+            _word("word", "fullest"),
+            "lib.cost.memory.memory(model, plan, stack) is a dict of the components and their bytes: one of its keys.",
+        ),
+        Hint(
+            "not the fullest",
+            _word("smaller", "fullest"),
+            "look at lib.cost.memory.memory(model, plan, stack) for the plan you return, not for another.",
+        ),
+        Hint("matmul", s.kind("matmul"), "matrix products are what the GPUs are for. What takes most of the rest?"),
+        Hint(
+            "no component of the step",
+            _word("word", "slowest"),
+            "lib.cost.step.step_seconds(model, plan, gpu, stack) is a dict of the components and their seconds.",
+        ),
+        Hint(
+            "not the slowest",
+            _word("smaller", "slowest"),
+            "look at lib.cost.step.step_seconds(model, plan, gpu, stack) for the plan you return, not for another.",
+        ),
+        *s.ANYWHERE,
+    ),
 )

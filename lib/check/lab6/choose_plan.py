@@ -1,16 +1,17 @@
 """Lab 6, section 6: choose_plan(model, gpu, gpus, batch, memory, seconds), the fastest plan that fits.
 
-Right is a plan that may be run, fits, and takes no longer than any other that does; all are tried here as well.
+Right is a plan that may be run, fits, and takes no longer than any other that does.
 """
 
 from dataclasses import fields
 from math import isclose
 from numbers import Integral
 
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab2.asking import asked, each
-from lib.check.lab6.choose_plan_hints import HINTS
+from lib.check import symptoms as s
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab6.choose_plan_jobs import JOBS, REFUSED, TIES, best
+from lib.check.lab6.pure import LEAVES_OUT, NOTHING, all_seen, asked, each, not_libs, refused
 from lib.cost.choose import choose_plan
 from lib.cost.plan import Plan
 
@@ -19,8 +20,8 @@ CHOSEN = (*DEGREES, "global_batch", "zero", "sequence_parallel")
 
 
 def _measure(fn):
-    arguments = {(job,): job.arguments for job in JOBS + TIES + REFUSED}
-    return asked(fn, choose_plan, arguments, _read)
+    cases = [(job,) for job in JOBS + TIES + REFUSED]
+    return asked(fn, choose_plan, cases, lambda job: job.arguments, _read)
 
 
 def _read(out, *_):
@@ -91,17 +92,20 @@ def _least_memory(plan, job):
     return Problem("tie", text)
 
 
-def _refused(runs):
-    ((seen,),) = (run.results for run in runs)
-    for job in REFUSED:
-        got = seen[job,]
-        error = got.facts.get("error") if isinstance(got, Problem) else None
-        if error is None:
-            said = f"got {_words(got)}" if isinstance(got, Plan) else "no error"
-            return Problem("not refused", f"{job}: {said}; no plan fits, expected a ValueError")
-        if not isinstance(error, ValueError):
-            return Problem("another error", f"{job}: {got.text}\nno plan fits, expected a ValueError")
-    return None
+def _judge(jobs, judge):
+    return each([(job,) for job in jobs], judge, str, trace=str)
+
+
+def _of_an_earlier_call(p):
+    """Is it a plan that was right for a job before this one?"""
+    seen = p.fact("seen", {})
+    before = [best(*case) for case in [*seen][: [*seen].index(p.facts["case"])]] if p.fact("case") in seen else []
+    return p.kind in ("gpus", "whole batch", "node", "heads", "layers", "batch") and seen[p.facts["case"]] in before
+
+
+def _compares_plans(p):
+    """Did torch or Python say that plans have no order?"""
+    return s.raised("TypeError")(p) and "instances of 'Plan'" in str(p.facts["error"])
 
 
 EXERCISE = Exercise(
@@ -109,17 +113,91 @@ EXERCISE = Exercise(
     reference=choose_plan,
     measure=_measure,
     worlds=(),
+    leaves_out={name: why for name, why in LEAVES_OUT.items() if name != "given used"},
     claims=(
-        Claim("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs", each([(j,) for j in JOBS], _may_be_run, str)),
-        Claim("that fits", 2, "memory(plan) <= gpu.memory", each([(j,) for j in JOBS], _fits, str)),
-        Claim("and none is faster", 4, "compared with all there are", each([(j,) for j in JOBS], _none_is_faster, str)),
-        Claim(
-            "of equally fast, least memory",
-            1,
-            "where all plans are as fast",
-            each([(j,) for j in TIES], _least_memory, str),
-        ),
-        Claim("nothing fits", 2, "a ValueError", _refused),
+        claim("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs", not_libs(str), _judge(JOBS, _may_be_run)),
+        claim("that fits", 2, "memory(plan) <= gpu.memory", _judge(JOBS, _fits)),
+        claim("and none is faster", 4, "compared with the fastest there is", _judge(JOBS, _none_is_faster)),
+        claim("of equally fast, least memory", 1, "where all plans are as fast", _judge(TIES, _least_memory)),
+        claim("nothing fits", 2, "a ValueError",
+              refused([(job,) for job in REFUSED], str, lambda job: "no plan fits", trace=_words)),
     ),
-    hints=HINTS,
-)
+    hints=(
+    Hint("called lib's", s.kind("built-in"), "three loops, and a list of what fits."),
+    NOTHING,
+    Hint(
+        "not a plan",
+        s.kind("form"),
+        "return the Plan alone, of min(found)'s (seconds, memory, plan) the last. Degrees are ints: //, not /.",
+    ),
+    Hint(
+        "dp is 0",
+        s.raised("ZeroDivisionError"),
+        "where tp pp is more than the GPUs, gpus // (tp * pp) is 0. See first whether gpus % (tp * pp) is 0.",
+    ),
+    Hint(
+        "plans compared",
+        _compares_plans,
+        "min compares the whole tuples, and where seconds and memory are equal, the plans: key=lambda each: each[:2].",
+    ),
+    Hint(
+        "a plan not looked at",
+        s.raised("ValueError"),
+        "there is a plan that fits, and it was not among those you tried: all divisors of the heads, the layers and "
+        "a rank's rows, also on one GPU.",
+    ),
+    Hint(
+        "an earlier call's plan",
+        _of_an_earlier_call,
+        "this plan is an earlier call's: what is found is kept from call to call. Begin each call with a new list.",
+    ),
+    Hint("other GPUs", s.kind("gpus"), "all GPUs are used: tp pp dp = gpus. dp follows from the other two."),
+    Hint(
+        "tensor ranks on two nodes",
+        s.kind("node"),
+        "tensor parallelism sends most and needs NVLink: tp divides gpu.per_node, however fast seconds(plan) is.",
+    ),
+    Hint("heads are cut", s.kind("heads"), "each tensor rank has whole heads: tp is one of divisors(model.heads)."),
+    Hint("stages unlike", s.kind("layers"), "all stages have as many layers: pp is one of divisors(model.layers)."),
+    Hint(
+        "rows left over",
+        s.kind("batch"),
+        "the batch is dp times m times b. First dp divides it, then b divides the rows of one data rank, batch // dp.",
+    ),
+    Hint(
+        "other choices",
+        s.kind("whole batch", "more"),
+        "Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1), and nothing else: the first is the whole batch.",
+    ),
+    Hint("without ZeRO", s.kind("zero"), "zero=1: optimizer state is divided over dp, or much less would fit."),
+    Hint(
+        "without sequence parallelism",
+        s.kind("sequence"),
+        "sequence_parallel=tp > 1: it sends no more, and memory(plan) is less. With one tensor rank there is "
+        "nothing to cut.",
+    ),
+    Hint("does not fit", s.kind("room"), "keep a plan only if memory(plan) <= gpu.memory; the fastest may not fit."),
+    Hint(
+        "one row in a micro-batch",
+        s.both(s.kind("slower"), all_seen(lambda plan, job: plan.micro_batch == 1)),
+        "you try b = 1 only. A larger b makes larger products, and fewer micro-batches: try all divisors(batch // dp).",
+    ),
+    Hint(
+        "not the fastest",
+        s.kind("slower"),
+        "the best tp depends on pp and b, so they cannot be chosen one after another: try all of each with all others.",
+    ),
+    Hint(
+        "memory does not decide",
+        s.kind("tie"),
+        "of equally fast plans the one that needs least memory: compare (seconds, memory).",
+    ),
+    Hint("no error", s.kind("not refused"), "if no plan has been found: raise ValueError(...), with the numbers."),
+    Hint(
+        "not a ValueError",
+        s.kind("another error"),
+        "see whether the list is empty before you take from it; what is raised then is a ValueError.",
+    ),
+        *s.ANYWHERE,
+    ),
+)  # fmt: skip

@@ -15,6 +15,7 @@ from math import log2
 from typing import Any, NamedTuple
 
 from lib.cost import by_hand
+from lib.cost.choose import choose_plan
 from lib.cost.hardware import gpu
 from lib.cost.plan import Plan
 from lib.cost.shapes import load
@@ -127,26 +128,6 @@ REFUSED = [
 
 
 @cache
-def allowed(job):
-    """Every plan that may be run, whether it fits or not; tp before pp before b, ascending."""
-    found = []
-    for tp in range(1, job.gpu.per_node + 1):
-        for pp in range(1, job.model.layers + 1):
-            dp = job.gpus // (tp * pp)
-            if job.gpu.per_node % tp or job.model.heads % tp or job.model.layers % pp or tp * pp * dp != job.gpus:
-                continue
-            sizes = [b for b in range(1, job.batch + 1) if job.batch % (dp * b) == 0]
-            found += [Plan(job.batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1) for b in sizes]
-    return found
-
-
-@cache
-def fitting(job):
-    """Those that fit."""
-    return [plan for plan in allowed(job) if job.memory(plan) <= job.gpu.memory]
-
-
-@cache
 def best(job):
     """The fastest that fits; of several, one that needs least memory."""
-    return min(fitting(job), key=lambda plan: (job.seconds(plan), job.memory(plan)))
+    return choose_plan(*job.arguments)

@@ -1,15 +1,15 @@
 """Lab 6, section 5: what a plan costs. plan_memory(model, plan), plan_bubble(plan), plan_messages(model, plan).
 
-Right is what `lib.cost.by_hand` says. What is wrong is compared with what the usual mistakes give, term by term.
+Right is what `lib.cost.by_hand` says, case by case.
 """
 
-from numbers import Real
+from math import isclose
 
-from lib.check.framework import Bundle, Claim, Exercise, Hint, Problem
-from lib.check.lab5.here import answered, is_kind
-from lib.check.lab6.plan_costs_memory import ACTIVATIONS, STATE, kept, state
-from lib.check.lab6.plan_costs_messages import AXES, HALVED
-from lib.check.lab6.plan_costs_mistakes import BUBBLE, bubble, equal, explained, hints_of
+from lib.check import symptoms as s
+from lib.check.claims import claim, is_number, numbers
+from lib.check.exercise import Bundle, Exercise, Hint, Problem, Run
+from lib.check.lab0.left_out import NO_RANKS
+from lib.check.lab6.pure import GENERAL, LEAVES_OUT, asked, new_each_time, not_libs
 from lib.cost import by_hand
 from lib.cost.plan import Plan
 from lib.cost.shapes import load, shape
@@ -31,6 +31,7 @@ INTERLEAVED = [(GPT3, _plan(64, 1, 8, 8, 1, v=3)), (GPT3, _plan(512, 2, 8, 4, 8,
                (GPT2, _plan(24, 2, 1, 2, 3, v=2))]  # fmt: skip
 ALL = [*ONE_STAGE, *STAGES, *ZERO_1, *FEW, *INTERLEAVED]
 NOT_INTERLEAVED = [case for case in ALL if case not in INTERLEAVED]
+AXES = ("tp", "pp", "dp")
 UNITS = (1e3, 1e6, 1e9, 1e12, 2**10, 2**20, 2**30, 2**40)
 
 
@@ -39,115 +40,95 @@ def _words(model, plan):
     return f"{model.name}, {degrees}, b {plan.micro_batch}, m {plan.micro_batches}, ZeRO {plan.zero}"
 
 
-def _measure(builds, cases=ALL, arguments=lambda model, plan: (model, plan)):
-    return lambda fn: {case: answered(builds, fn, _words(*case), *arguments(*case)) for case in cases}
+def _measure(builds, cases=ALL, given=lambda *case: case):
+    return lambda fn: asked(fn, builds, cases, given, lambda out, *_: dict(out) if isinstance(out, dict) else out)
 
 
-def _is_number(got):
-    return isinstance(got, Real) and not isinstance(got, bool)
-
-
-def _judge(cases, judged):
-    """As a claim's judge: judged(what came out, {case: ...}, `cases`) -> Problem or None."""
+def _returned(cases):
+    """A judge: lib's own is not called, and none of these calls raised."""
 
     def judge(runs):
         ((seen,),) = (run.results for run in runs)
-        failed = next((seen[case] for case in cases if isinstance(seen[case], Problem)), None)
-        return failed or judged({case: got for case, got in seen.items() if not isinstance(got, Problem)}, cases)
+        case = next((case for case in cases if isinstance(seen[case], Problem)), None)
+        return case and Problem(seen[case].kind, f"{_words(*case)}: {seen[case].text}", seen[case].facts)
 
-    return judge
-
-
-def _number(terms, told):
-    """For _judge: the number is the sum of the terms. told(case, mistakes, functions): more about what is wrong."""
-    right = lambda case: sum(term(*case) for term, _ in terms)
-
-    def judged(seen, cases):
-        numbers = {case: got for case, got in seen.items() if _is_number(got)}
-        wrong = {case: got for case, got in numbers.items() if not equal(got, right(case))}
-        for case in cases:
-            got, text = seen[case], f"{_words(*case)}: expected {right(case):,.15g}, got "
-            if not _is_number(got):
-                return Problem("form", f"{text}{got!r:.60}, a {type(got).__name__}", {"got": got})
-            if case in wrong:
-                mistakes, functions = explained(wrong, terms) or ([], [])
-                facts = {"mistakes": [m.name for m in mistakes if m] or [""], "is": _unit(wrong, right)}
-                return Problem("value", f"{text}{got:,.15g}{told(case, mistakes, functions)}", facts)
-        return None
-
-    return judged
+    return lambda runs: not_libs(_words)(runs) or judge(runs)
 
 
-def _unit(wrong, right):
-    """Is it the right number of bytes, said in another unit?"""
-    said = any(all(equal(got * unit, right(case)) for case, got in wrong.items()) for unit in UNITS)
-    return "another unit" if said else ""
-
-
-def _told_of_memory(case, mistakes, functions):
-    text = f"\nExpected: {state(*case) / 1e9:.6g} GB of model state + {kept(*case) / 1e9:.6g} GB of activations."
-    if not mistakes:
-        return text
-    parts = [f"{function(*case) / 1e9:.6g} GB" for function in functions]
-    names = [f"{what} ({m.name})" for what, m in zip(("model state", "activations"), mistakes, strict=True) if m]
-    return f"{text}\nYours, it seems: {' + '.join(parts)}. Wrong: {' and '.join(names)}."
-
-
-def _dict(seen, cases):
-    """For _judge: the Problem that there is no dict of three numbers, or None."""
-    for case in cases:
+def _dicts(runs):
+    """A judge: in each case a dict of three numbers."""
+    ((seen,),) = (run.results for run in runs)
+    for case in ALL:
         got = seen[case]
         if not isinstance(got, dict) or set(got) != set(AXES):
             what = f"a dict of {', '.join(map(repr, got))}" if isinstance(got, dict) else f"{got!r:.60}"
-            return Problem("form", f'{_words(*case)}: expected a dict of "tp", "pp" and "dp", got {what}', {"got": got})
-        axis = next((axis for axis in AXES if not _is_number(got[axis])), None)
+            kind = "nothing" if got is None else "form"
+            return Problem(kind, f'{_words(*case)}: expected a dict of "tp", "pp" and "dp", got {what}')
+        axis = next((axis for axis in AXES if not is_number(got[axis])), None)
         if axis:
-            text = f'{_words(*case)}: "{axis}": expected a number, got {got[axis]!r:.60}'
-            return Problem("form", text, {"got": got[axis]})
+            return Problem("form", f'{_words(*case)}: "{axis}": expected a number, got {got[axis]!r:.60}')
     return None
 
 
 def _along(axis):
-    """For _judge: are the bytes along this axis right?"""
+    """A judge: the bytes along this axis. facts: halved, the axes along which all that is wrong is half of it."""
+    judges = {}
+    for one in AXES:
+        words = lambda *case, one=one: f'{_words(*case)}: "{one}"'
+        right = lambda *case, one=one: by_hand.plan_messages(*case)[one]
+        judges[one] = numbers(right, ALL, words, unit_name=" bytes")
 
-    def judged(seen, cases):
-        problem = _dict(seen, cases)
-        if problem:
-            return problem
-        dicts = {case: got for case, got in seen.items() if _dict(seen, [case]) is None}
-        wrong = {a: {c: got[a] for c, got in dicts.items() if not equal(got[a], AXES[a][0](*c))} for a in AXES}
-        if not wrong[axis]:
-            return None
-        found = {a: explained(wrong[a], [AXES[a]]) for a in AXES if wrong[a]}
-        names = {a: of[0][0].name for a, of in found.items() if of}
-        halved = HALVED.get(tuple(a for a in AXES if names.get(a) == "half")) or HALVED[axis,]
-        name = halved.name if names.get(axis) == "half" else names.get(axis, "")
-        case, got = next((case, wrong[axis][case]) for case in cases if case in wrong[axis])
-        right = AXES[axis][0](*case)
-        text = f'{_words(*case)}: "{axis}": expected {right:,.15g} bytes, got {got:,.15g}'
-        text += f" = {got / right:.6g} x expected" if right else ""
-        units = _unit(wrong[axis], lambda case: AXES[axis][0](*case))
-        return Problem("value", text, {"mistakes": [name], "is": units, "axis": axis})
+    def judge(runs):
+        ((seen,),) = (run.results for run in runs)
+        found = {one: judges[one]([Run(0, [{case: seen[case][one] for case in ALL}], None)]) for one in AXES}
+        half = lambda problem: problem and all(isclose(2 * got, want) for got, want in problem.facts["wrong"].values())
+        halved = tuple(one for one in AXES if half(found[one]))
+        if found[axis] and axis in halved:
+            found[axis].facts["halved"] = halved if halved in HALVED else (axis,)
+        return found[axis]
 
-    return judged
+    return judge
 
 
-NO_RETURN = Hint(
-    "nothing returned",
-    lambda p: p.kind == "form" and p.facts["got"] is None,
-    "the function must end with `return ...`.",
+HALVED = {  # which axes are half of what they should be
+    AXES: ("elements for bytes", "that counts numbers. One of 16 bits takes 2 bytes."),
+    ("tp", "dp"): (
+        "one pass of the ring",
+        "a ring sends (N-1)/N of the tensor twice, to add it up and to hand out the sum: 2 (N-1)/N of its bytes.",
+    ),
+    ("tp", "pp"): ("activations' bytes", "activations have 16 bits: 2 s b h bytes."),
+    ("tp",): (
+        "two all-reduces",
+        "a layer has two all-reduces forward, behind attention and behind the MLP, and two backward: 4.",
+    ),
+    ("pp",): ("one way", "a stage in the middle sends activations on and gradients back: 2 messages."),
+    ("dp",): ("half of dp", "a gradient has 2 bytes, and an all-reduce sends 2 (N-1)/N of them."),
+}
+
+
+def _wrong(fits):
+    """For hints: is fits(got, expected) true of all that is wrong?"""
+    return lambda p: bool(p.fact("wrong")) and all(fits(*pair) for pair in p.facts["wrong"].values())
+
+
+_in_a_unit = s.either(*(_wrong(lambda got, want, unit=unit: isclose(got * unit, want)) for unit in UNITS))
+_rounded = _wrong(
+    lambda got, want: isclose(got, want, rel_tol=1e-3) or (got == round(got, 3) and abs(got - want) < 6e-3)
 )
-NO_NUMBER = Hint("no number", is_kind("form"), "return one number, the sum: no tuple, no text, no tensor.")
-CALLS_LIB = Hint("called lib's", is_kind("built-in"), "the formula is one line or two: write it out.")
-UNIT = Hint("another unit", is_kind("value", "another unit"), "return plain bytes, and divide only to print.")
+
+CALLS_LIB = Hint("called lib's", s.kind("built-in"), "the formula is one line or two: write it out.")
+NO_NUMBER = Hint("no number", s.kind("returned"), "return one number, the sum: no tuple, no text, no tensor.")
+UNIT = Hint("another unit", _in_a_unit, "return plain bytes, and divide only to print.")
+ROUNDED = Hint("rounded", _rounded, "this looks rounded. Return the number as it is; round when you print it.")
 
 MEMORY = Exercise(
     name="plan_memory",
     reference=by_hand.plan_memory,
     measure=_measure(by_hand.plan_memory, ONE_STAGE + STAGES + ZERO_1 + FEW),
     worlds=(),
+    leaves_out=NO_RANKS,
     claims=tuple(
-        Claim(name, points, says, _judge(cases, _number(((state, STATE), (kept, ACTIVATIONS)), _told_of_memory)))
+        claim(name, points, says, _returned(cases), numbers(by_hand.plan_memory, cases, _words, unit_name=" bytes"))
         for name, points, says, cases in (
             ("one stage", 2, "GPT-2, GPT-3; t = 1, 4, 8", ONE_STAGE),
             ("stages", 2, "GPT-3 in 8, GPT 1T in 64, GPT-2 in 3", STAGES),
@@ -155,39 +136,42 @@ MEMORY = Exercise(
             ("fewer micro-batches than stages", 1, "m = 2 and 4", FEW),
         )
     ),
-    hints=(CALLS_LIB, NO_RETURN, NO_NUMBER, UNIT, *hints_of(*STATE, *ACTIVATIONS)),
+    hints=(CALLS_LIB, s.NO_NUMBER, NO_NUMBER, UNIT, ROUNDED, *s.ANYWHERE),
 )
 PIPELINE = Exercise(
     name="plan_bubble",
     reference=by_hand.plan_bubble,
-    measure=_measure(by_hand.plan_bubble, arguments=lambda model, plan: (plan,)),
+    measure=_measure(by_hand.plan_bubble, given=lambda model, plan: (plan,)),
     worlds=(),
+    leaves_out=NO_RANKS,
     claims=tuple(
-        Claim(name, points, says, _judge(cases, _number(((bubble, BUBBLE),), lambda *_: "")))
+        claim(name, points, says, _returned(cases), numbers(lambda _, plan: by_hand.plan_bubble(plan), cases, _words))
         for name, points, says, cases in (
             ("one stage per rank", 2, "p = 1 to 64; m = 2 to 512", NOT_INTERLEAVED),
             ("v stages per rank", 1, "v = 2, 3, 12", INTERLEAVED),
         )
     ),
-    hints=(CALLS_LIB, NO_RETURN, NO_NUMBER, *hints_of(*BUBBLE)),
+    hints=(CALLS_LIB, s.NO_NUMBER, NO_NUMBER, ROUNDED, *s.ANYWHERE),
 )
 MESSAGES = Exercise(
     name="plan_messages",
     reference=by_hand.plan_messages,
     measure=_measure(by_hand.plan_messages),
     worlds=(),
-    claims=tuple(
-        Claim(f"along {axis}", 2, says, _judge(ALL, _along(axis)))
-        for axis, says in (
-            ("tp", "4 all-reduces a layer and micro-batch"),
-            ("pp", "on and back; v = 1 to 12; p = 1: nothing"),
-            ("dp", "one all-reduce of the gradients"),
-        )
+    leaves_out=LEAVES_OUT,
+    claims=(
+        claim("along tp", 2, "4 all-reduces a layer and micro-batch",
+              _returned(ALL), _dicts, new_each_time(_words), _along("tp")),
+        claim("along pp", 2, "on and back; v = 1 to 12; p = 1: nothing", _along("pp")),
+        claim("along dp", 2, "one all-reduce of the gradients", _along("dp")),
     ),
     hints=(
-        CALLS_LIB, NO_RETURN,
-        Hint("no dict", is_kind("form"), 'return {"tp": ..., "pp": ..., "dp": ...}, three numbers.'),
-        UNIT, *hints_of(*HALVED.values(), *AXES["tp"][1][1:], *AXES["pp"][1][1:], *AXES["dp"][1][1:]),
+        CALLS_LIB,
+        Hint("nothing returned", s.kind("nothing"), "the function must end with `return ...`."),
+        Hint("no dict", s.kind("form"), 'return {"tp": ..., "pp": ..., "dp": ...}, three numbers.'),
+        UNIT, ROUNDED,
+        *(Hint(name, s.fact("halved", axes), text) for axes, (name, text) in HALVED.items()),
+        *GENERAL,
     ),
 )  # fmt: skip
 EXERCISE = Bundle("plan_costs", (MEMORY, PIPELINE, MESSAGES))

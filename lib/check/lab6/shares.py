@@ -2,18 +2,17 @@
 
     10 rows, 3 2 1 rows per second       [4, 3, 3]  3 s       [6, 3, 1]  2 s: of all 66 splits none is faster
 
-Right is what is as fast as the best of all splits, whichever of several it is; the best is found by trying them all.
+Right is what is as fast as the best of all splits, whichever of several it is.
 """
 
-from functools import cache
 from itertools import combinations
 from math import isclose
 from numbers import Integral
 
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab2.asking import asked, each
-from lib.check.lab6.shares_endless import ended
-from lib.check.lab6.shares_hints import HINTS
+from lib.check import symptoms as s
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab6.pure import GENERAL, LEAVES_OUT, all_seen, asked, each, left_alone, new_each_time, not_libs, refused
 from lib.unequal.shares import seconds_of_step, shares
 
 FREE = [  # B, speeds, most
@@ -51,13 +50,7 @@ def _words(*case):
 
 
 def _measure(fn):
-    cases = FREE + LIMITED + REFUSED
-    arguments = {case: _given(*case) for case in cases}
-    seen = asked(ended(fn), shares, arguments, lambda out, *_: out)
-    seen = {case: out if isinstance(out, Problem) else _read(out, *case) for case, out in seen.items()}
-    seen["changed"] = next((case for case in cases if arguments[case] != _given(*case)), None)
-    seen["now"] = arguments.get(seen["changed"])
-    return seen
+    return asked(fn, shares, FREE + LIMITED + REFUSED, _given, _read)
 
 
 def _read(out, B, speeds, most):
@@ -88,28 +81,13 @@ def _fits(got, B, speeds, most):
 
 
 def _no_other_is_faster(got, B, speeds, most):
-    mine, fastest = seconds_of_step(got, speeds), _fastest(B, speeds, most)
+    best = shares(*_given(B, speeds, most))
+    mine, fastest = seconds_of_step(got, speeds), seconds_of_step(best, speeds)
     if mine <= fastest or isclose(mine, fastest, rel_tol=1e-9):
         return None
     slow = max(range(len(got)), key=lambda rank: got[rank] / speeds[rank])
     takes = f"rank {slow} is the slowest, with {got[slow]} row{'s'[: got[slow] > 1]} at {speeds[slow]} per second"
-    return Problem(
-        "pace", f"got {got}: {takes}: {mine:.4g} s\nexpected {fastest:.4g} s, as with {shares(B, speeds, most)}"
-    )
-
-
-@cache
-def _fastest(B, speeds, most):
-    """Seconds of the fastest of all splits, found by trying them all."""
-    fits = lambda rows: most is None or all(b <= room for b, room in zip(rows, most, strict=True))
-    return min(seconds_of_step(rows, speeds) for rows in _splits(B, len(speeds)) if fits(rows))
-
-
-def _splits(B, N):
-    """All lists of N whole numbers, 0 or more, whose sum is B: N - 1 bars between B rows."""
-    for bars in combinations(range(B + N - 1), N - 1):
-        ends = [-1, *bars, B + N - 1]
-        yield [ends[i + 1] - ends[i] - 1 for i in range(N)]
+    return Problem("pace", f"got {got}: {takes}: {mine:.4g} s\nexpected {fastest:.4g} s, as with {best}")
 
 
 def _first_gets_more(got, B, speeds, most):
@@ -120,28 +98,10 @@ def _first_gets_more(got, B, speeds, most):
     return None
 
 
-def _refused(runs):
-    ((seen,),) = (run.results for run in runs)
-    for case in REFUSED:
-        got, want = seen[case], f"there is memory for {sum(case[2])} rows, expected a ValueError"
-        error = got.facts.get("error") if isinstance(got, Problem) else None
-        if isinstance(got, Problem) and got.kind == "endless":
-            return Problem("endless", f"{_words(*case)}: {got.text}\n{want}")
-        if error is None:
-            said = f"got {got}" if isinstance(got, list) else "no error"
-            return Problem("not refused", f"{_words(*case)}: {said}; {want}")
-        if not isinstance(error, ValueError):
-            return Problem("another error", f"{_words(*case)}: {got.text}\n{want}")
-    return None
-
-
-def _left_alone(runs):
-    ((seen,),) = (run.results for run in runs)
-    if seen["changed"] is None:
-        return None
-    return Problem(
-        "changed", f"{_words(*seen['changed'])}: afterwards the arguments are {', '.join(map(str, seen['now']))}"
-    )
+def _falling(got, B, speeds, most):
+    """Does a faster rank never get more than a slower one?"""
+    pairs = [(i, j) for i in range(len(got)) for j in range(len(got)) if speeds[i] > speeds[j]]
+    return all(got[i] <= got[j] for i, j in pairs)
 
 
 EXERCISE = Exercise(
@@ -149,13 +109,71 @@ EXERCISE = Exercise(
     reference=shares,
     measure=_measure,
     worlds=(),
+    leaves_out=LEAVES_OUT,
     claims=(
-        Claim("whole rows, B in all", 2, "1 to 4 ranks, 0 to 12 rows", each(FREE, _all_rows, _words)),
-        Claim("no other shares are faster", 3, "compared with all there are", each(FREE, _no_other_is_faster, _words)),
-        Claim("no more than `most`", 2, "and no other such shares are faster", each(LIMITED, _fits, _words)),
-        Claim("equally fast ranks", 1, "the first gets more", each(FREE + LIMITED, _first_gets_more, _words)),
-        Claim("rows that fit nowhere", 1, "a ValueError", _refused),
-        Claim("arguments left alone", 1, "speeds and most", _left_alone),
+        claim("whole rows, B in all", 2, "1 to 4 ranks, 0 to 12 rows", not_libs(_words), each(FREE, _all_rows, _words)),
+        claim("no other shares are faster", 3, "of all there are", each(FREE, _no_other_is_faster, _words)),
+        claim("no more than `most`", 2, "and no other such shares are faster", each(LIMITED, _fits, _words)),
+        claim("equally fast ranks", 1, "the first gets more", each(FREE + LIMITED, _first_gets_more, _words)),
+        claim("rows that fit nowhere", 1, "a ValueError",
+              refused(REFUSED, _words, lambda B, speeds, most: f"there is memory for {sum(most)} rows")),
+        claim("arguments left alone", 1, "speeds and most", left_alone(_words), new_each_time(_words)),
     ),
-    hints=HINTS,
-)
+    hints=(
+        Hint("called lib's", s.kind("built-in"), "B rounds of a loop, each of which gives one rank one more row."),
+        Hint("nothing returned", s.kind("nothing"), "the function must end with `return b`."),
+        Hint("not whole numbers", s.kind("form"),
+             "one int for each rank, in the order of `speeds`: a row is not halved."),
+        Hint(
+            "never ends",
+            s.kind("endless"),
+            "a loop until all rows are dealt never ends if the rank whose turn it is has no room. Look only at ranks "
+            "with b[r] < most[r], and see first whether sum(most) is enough.",
+        ),
+        Hint(
+            "slow ranks get more",
+            s.both(s.kind("sum", "pace"), all_seen(_falling)),
+            "speeds are rows per second, not seconds per row: the faster rank gets more.",
+        ),
+        Hint(
+            "a row for everybody",
+            s.both(s.kind("sum", "pace"), all_seen(lambda got, *case: min(got) > 0)),
+            "a rank that is very slow gets no row: it would take longer for one than the others for all.",
+        ),
+        Hint(
+            "one row over",
+            s.kind("over"),
+            "a rank takes a row only while b[r] < most[r]: before it is given, not after.",
+        ),
+        Hint(
+            "fewer than none",
+            s.kind("negative"),
+            "a correction has taken more rows than the rank had: deal, do not correct.",
+        ),
+        Hint("rows lost or made", s.kind("sum"),
+             "every row is on one rank: exactly B of them are dealt, one after another."),
+        Hint(
+            "not the fastest",
+            s.kind("pace"),
+            "a step ends with the last rank, max of b / v. The next row goes where (b + 1) / v is least.",
+        ),
+        Hint(
+            "ties to the last",
+            s.kind("ties"),
+            "of equally fast ranks the first gets more: min((seconds, r)) prefers the smaller r, and <= the later one.",
+        ),
+        Hint("no error", s.kind("not refused"), "if sum(most) < B: raise ValueError(...), before any row is dealt."),
+        Hint(
+            "not a ValueError",
+            s.kind("another error"),
+            'look at once: if sum(most) < B: raise ValueError(f"{B} rows, but memory for {sum(most)}").',
+        ),
+        Hint(
+            "arguments changed",
+            s.kind("changed"),
+            "`speeds` and `most` are the caller's lists: count in a list of your own, b.",
+        ),
+        Hint("the caller's list", s.kind("shared"), "return a list of your own, which the caller may change."),
+        *GENERAL,
+    ),
+)  # fmt: skip

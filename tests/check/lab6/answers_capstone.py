@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy
 from as_an_answer import as_an_answer
 
 from lib.check.lab6 import capstone as check
@@ -181,6 +182,27 @@ def not_a_word():
     return *justified(BEST)[:2], 0.65
 
 
+def calls_libs():
+    return check.capstone()
+
+
+def one_after_another():
+    yield from as_in_the_notebook()
+
+
+def recomputes_a_list():
+    return JOB(2, tp=8, pp=4, dp=8, v=12, zero=1, sequence_parallel=True, recompute=["full"]), "activations", "tensor"
+
+
+def exits():
+    raise SystemExit(0)
+
+
+def numpys_degrees():
+    tp, pp, dp = numpy.array([8, 4, 8])
+    return JOB(2, tp=tp, pp=pp, dp=dp, v=12, zero=1, sequence_parallel=True), "activations", "tensor"
+
+
 def not_written():
     raise NotImplementedError
 
@@ -217,10 +239,15 @@ WRONG = {
     no_tensor_parallelism: "activations too large",
     the_reserve: "no component of memory",
     not_a_word: "no component of the step",
+    calls_libs: "called lib's",
+    one_after_another: "not three things",
+    recomputes_a_list: "a field of the Plan",
+    exits: "exits",
     not_written: "not written",
 }
 RIGHT = [
     as_in_the_notebook,
+    numpys_degrees,
     a_deeper_pipeline,
     the_first_of_the_search,
     half_a_node,

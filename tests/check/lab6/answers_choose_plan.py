@@ -1,5 +1,6 @@
 """Answers to Lab 6's choose_plan: wrong ones, each with the hint that it must get, and right ones."""
 
+import sys
 from dataclasses import replace
 from itertools import product
 
@@ -300,6 +301,27 @@ def asserts(model, gpu, gpus, batch, memory, seconds):
     return min(found, key=lambda plan: (seconds(plan), memory(plan)))
 
 
+def one_list_for_all_calls(model, gpu, gpus, batch, memory, seconds, found=[]):  # noqa: B006
+    found += [(seconds(p), memory(p), p) for p in all_plans(model, gpu, gpus, batch) if memory(p) <= gpu.memory]
+    if not found:
+        raise ValueError("nothing fits")
+    return min(found, key=lambda each: each[:2])[2]
+
+
+def exits_where_nothing_fits(model, gpu, gpus, batch, memory, seconds):
+    found = [p for p in all_plans(model, gpu, gpus, batch) if memory(p) <= gpu.memory]
+    return min(found, key=lambda plan: (seconds(plan), memory(plan))) if found else sys.exit("nothing fits")
+
+
+def costs_of_its_own(model, gpu, gpus, batch, memory, seconds):
+    """By the number of tensor ranks and stages, whatever it is given."""
+    return min(all_plans(model, gpu, gpus, batch), key=lambda plan: (plan.tp * plan.pp, plan.pp, plan.micro_batch))
+
+
+def a_generator(model, gpu, gpus, batch, memory, seconds):
+    return (plan for plan in [as_in_the_notebook(model, gpu, gpus, batch, memory, seconds)])
+
+
 def not_written(model, gpu, gpus, batch, memory, seconds):
     raise NotImplementedError
 
@@ -343,6 +365,10 @@ WRONG = {
     smallest_if_nothing_fits: "no error",
     takes_from_an_empty_list: "not a ValueError",
     asserts: "not a ValueError",
+    one_list_for_all_calls: "an earlier call's plan",
+    exits_where_nothing_fits: "exits",
+    costs_of_its_own: "does not fit",
+    a_generator: "not a plan",
     not_written: "not written",
 }
 RIGHT = [as_an_answer(choose.choose_plan), as_in_the_notebook, one_comprehension, keeps_the_best_so_far]

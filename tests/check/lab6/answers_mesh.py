@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy
 from as_an_answer import as_an_answer
 
 from lib import mesh
@@ -153,6 +154,30 @@ def takes_the_sizes_apart(rank, sizes):
     return {axis: found[axis] for axis in order}
 
 
+HERE = {}
+
+
+def one_dict_for_all_ranks(rank, sizes):
+    HERE.clear()
+    HERE.update(coordinates(rank, sizes))
+    return HERE
+
+
+def nothing_for_one_rank(rank, sizes):
+    return {} if math.prod(sizes.values()) == 1 else coordinates(rank, sizes)
+
+
+def exits_on_the_last_rank(rank, sizes):
+    if rank == 3071:
+        raise SystemExit(0)
+    return coordinates(rank, sizes)
+
+
+def numpys_numbers(rank, sizes):
+    places = numpy.unravel_index(rank, tuple(sizes.values()))
+    return dict(zip(sizes, places, strict=True))
+
+
 # rank_at, right
 
 
@@ -279,6 +304,13 @@ def in_the_order_of_where(where, sizes):
     for axis, i in where.items():
         rank = rank * sizes[axis] + i
     return rank
+
+
+def in_the_first_mesh(where, sizes, strides={}):  # noqa: B006
+    """What a step along an axis counts for is noted once for all meshes."""
+    for i, axis in enumerate(sizes):
+        strides.setdefault(axis, math.prod([*sizes.values()][i + 1 :]))
+    return sum(where[axis] * strides[axis] for axis in sizes)
 
 
 def takes_where_apart(where, sizes):
@@ -443,6 +475,26 @@ def takes_axes_out(axes, sizes):
     return list(groups.values())
 
 
+def names_in_a_text(axes, sizes):
+    groups, text = {}, " ".join(axes)
+    for rank in range(math.prod(sizes.values())):
+        elsewhere = tuple(i for axis, i in coordinates(rank, sizes).items() if axis not in text)
+        groups.setdefault(elsewhere, []).append(rank)
+    return list(groups.values())
+
+
+ALL_GROUPS = []
+
+
+def one_list_for_all_groups(axes, sizes):
+    ALL_GROUPS[:] = groups_along(axes, sizes)
+    return ALL_GROUPS
+
+
+def groups_one_by_one(axes, sizes):
+    yield from groups_along(axes, sizes)
+
+
 def right_on_the_cube(axes, sizes):
     known = {("tp",): [[0, 1], [2, 3], [4, 5], [6, 7]], ("dp",): [[0, 2], [1, 3], [4, 6], [5, 7]]}
     return known.get(tuple(axes), groups_along(axes, sizes))
@@ -470,6 +522,9 @@ WRONG = {
         coordinates_from_one: "counted from one",
         all_but_the_last_zero: "other coordinates",
         last_axis_first: "another order",
+        one_dict_for_all_ranks: "one buffer for all calls",
+        nothing_for_one_rank: "other axes",
+        exits_on_the_last_rank: "exits",
         takes_the_sizes_apart: "arguments changed",
         not_written: "not written",
     },
@@ -493,6 +548,7 @@ WRONG = {
         last_coordinate_only: "another rank",
         by_place: "by place, not by name",
         in_the_order_of_where: "by place, not by name",
+        in_the_first_mesh: "another rank",
         takes_where_apart: "arguments changed",
     },
     "groups_along": {
@@ -518,11 +574,14 @@ WRONG = {
         ranks_descend: "another order",
         last_group_first: "another order",
         in_the_order_of_axes: "another order",
+        names_in_a_text: "other groups",
+        one_list_for_all_groups: "one buffer for all calls",
+        groups_one_by_one: "not lists of ranks",
         takes_axes_out: "arguments changed",
     },
 }
 RIGHT = {
-    "coordinates": [as_an_answer(mesh.coordinates), coordinates, from_the_front, listed],
+    "coordinates": [as_an_answer(mesh.coordinates), coordinates, from_the_front, listed, numpys_numbers],
     "rank_at": [as_an_answer(mesh.rank_at), rank_at, by_strides, by_search],
     "groups_along": [as_an_answer(mesh.groups_along), groups_along, from_corners, whoever_agrees],
 }

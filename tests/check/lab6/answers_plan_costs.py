@@ -1,5 +1,8 @@
 """Answers to Lab 6's plan_costs, function by function: wrong ones, each with its hint, and right ones."""
 
+from fractions import Fraction
+
+import torch
 from as_an_answer import as_an_answer
 
 from lib.cost import by_hand
@@ -33,6 +36,10 @@ def plan_bubble(plan):
 def bubble_from_what_is_busy(plan):
     busy = plan.micro_batches * plan.v
     return 1 - busy / (busy + plan.pp - 1) if plan.pp > 1 else 0
+
+
+def bubble_as_a_fraction(plan):
+    return Fraction(plan.pp - 1, plan.v * plan.micro_batches + plan.pp - 1)
 
 
 def plan_messages(model, plan):
@@ -123,6 +130,7 @@ NAMED = {
     ),
     "another_two": (memory(P=WRONG_P["no_embedding"], layers=lambda m, p: m.layers), "embedding forgotten"),
     "in_gigabytes": (lambda m, p: plan_memory(m, p) / 1e9, "another unit"),
+    "in_whole_megabytes": (lambda m, p: round(plan_memory(m, p), -6), "rounded"),
     "something_else": (lambda m, p: plan_memory(m, p) + 1e9, None),
     **{name: (memory(P=P), HINTS_OF_P[name]) for name, P in WRONG_P.items()},
 }  # fmt: skip
@@ -144,7 +152,28 @@ def no_memory_yet(model, plan):
     raise NotImplementedError
 
 
+OF_A_MODEL = {}
+
+
+def first_plan_of_a_model(model, plan):
+    return OF_A_MODEL.setdefault(model.name, plan_memory(model, plan))
+
+
+def exits_without_a_pipeline(model, plan):
+    if plan.pp == 1:
+        raise SystemExit("no pipeline")
+    return plan_memory(model, plan)
+
+
 # wrong: plan_bubble
+
+
+def rounded_bubble(plan):
+    return round(plan_bubble(plan), 3)
+
+
+def fails_without_a_pipeline(plan):
+    return 1 / (1 + plan.v * plan.micro_batches / (plan.pp - 1))
 
 
 def part_of_the_work(plan):
@@ -279,6 +308,23 @@ NAMED_MESSAGES = {
 }
 
 
+SENT = {}
+
+
+def one_dict_for_all_calls(model, plan):
+    SENT.update(plan_messages(model, plan))
+    return SENT
+
+
+def in_float32(model, plan):
+    return {axis: torch.tensor(sent).float().item() for axis, sent in plan_messages(model, plan).items()}
+
+
+def two_axes_wrong(model, plan):
+    sent = plan_messages(model, plan)
+    return sent | {"tp": sent["tp"] * plan.pp, "dp": sent["dp"] / 2}
+
+
 def messages_not_returned(model, plan):
     plan_messages(model, plan)
 
@@ -304,6 +350,8 @@ WRONG = {
         memory_not_returned: "nothing returned",
         two_numbers: "no number",
         calls_libs_memory: "called lib's",
+        first_plan_of_a_model: None,
+        exits_without_a_pipeline: "exits",
         no_memory_yet: "not written",
     },
     "plan_bubble": {
@@ -321,6 +369,8 @@ WRONG = {
         the_sequences: "another m",
         at_work: "the busy part",
         in_percent: "percent",
+        rounded_bubble: "rounded",
+        fails_without_a_pipeline: None,
         bubble_not_returned: "nothing returned",
         as_text: "no number",
         calls_libs_bubble: "called lib's",
@@ -328,6 +378,9 @@ WRONG = {
     },
     "plan_messages": {
         **named(NAMED_MESSAGES),
+        one_dict_for_all_calls: "one buffer for all calls",
+        in_float32: "rounded",
+        two_axes_wrong: "all layers",
         messages_not_returned: "nothing returned",
         calls_libs_messages: "called lib's",
         no_messages_yet: "not written",
@@ -335,6 +388,6 @@ WRONG = {
 }
 RIGHT = {
     "plan_memory": [plan_memory, memory_by_addition, as_an_answer(by_hand.plan_memory)],
-    "plan_bubble": [plan_bubble, bubble_from_what_is_busy, as_an_answer(by_hand.plan_bubble)],
+    "plan_bubble": [plan_bubble, bubble_as_a_fraction, bubble_from_what_is_busy, as_an_answer(by_hand.plan_bubble)],
     "plan_messages": [plan_messages, messages_by_rounds, as_an_answer(by_hand.plan_messages)],
 }

@@ -289,6 +289,29 @@ def counts_down(B, speeds, most=None):
     return b
 
 
+KEPT = {}
+
+
+def one_list_for_all_calls(B, speeds, most=None):
+    b = KEPT.setdefault(len(speeds), [])
+    b[:] = dealt(B, speeds, most)
+    return b
+
+
+def most_itself_where_it_is_full(B, speeds, most=None):
+    return most if most is not None and sum(most) == B else dealt(B, speeds, most)
+
+
+def generates(B, speeds, most=None):
+    return (b for b in dealt(B, speeds, most))
+
+
+def exits_where_nothing_fits(B, speeds, most=None):
+    if most is not None and sum(most) < B:
+        raise SystemExit("too many rows")
+    return dealt(B, speeds, most)
+
+
 def not_written(B, speeds, most=None):
     raise NotImplementedError
 
@@ -331,6 +354,10 @@ WRONG = {
     gives_none: "no error",
     asserts: "not a ValueError",
     counts_down: "arguments changed",
+    one_list_for_all_calls: "one buffer for all calls",
+    most_itself_where_it_is_full: "the caller's list",
+    generates: "not whole numbers",
+    exits_where_nothing_fits: "exits",
     not_written: "not written",
 }
 RIGHT = [as_an_answer(libs_shares), as_in_the_notebook, by_the_pace, every_split, mended]

@@ -1,4 +1,6 @@
-"""Meshes made by mistake: a rank's digits if an axis counted for another number of ranks, and other groups.
+"""The known mistakes of mesh; like every *_wrong.py, no release has this file.
+
+Meshes made by mistake: a rank's digits if an axis counted for another number of ranks, and other groups.
 
     rank = sum over the axes of  weight * coordinate         coordinate = rank // weight % size
 
@@ -14,6 +16,8 @@ All functions take the mesh as {axis: size}.
 
 from itertools import product
 from math import prod
+
+from lib.check.mistakes import Mistake
 
 
 def _power(base):
@@ -42,11 +46,6 @@ def weights(sizes, weight=lambda own, before, after: prod(after)):
     """{axis: ranks that a step along it counts for}, by one of WEIGHTS."""
     numbers = [*sizes.values()]
     return {axis: weight(numbers[i], numbers[:i], numbers[i + 1 :]) for i, axis in enumerate(sizes)}
-
-
-def ranks(sizes):
-    """range(number of ranks)"""
-    return range(prod(sizes.values()))
 
 
 def place(rank, sizes, weight=None):
@@ -110,7 +109,7 @@ def _other(axes, sizes):
 
 def _neighbours(axes, sizes, apart):
     """As many ranks in a group as the axes have, numbered on end, or as far apart as there are groups."""
-    size, n = prod(sizes[axis] for axis in axes), len(ranks(sizes))
+    size, n = prod(sizes[axis] for axis in axes), prod(sizes.values())
     return [[*range(i, n, n // size)] if apart else [*range(i * size, i * size + size)] for i in range(n // size)]
 
 
@@ -122,3 +121,69 @@ GROUPS = [  # (words, mistake(axes, sizes))
     ("one of the axes", lambda axes, sizes: groups(axes[-1:], sizes)),
     (FIRST_FASTEST, lambda axes, sizes: groups(axes, dict(reversed(sizes.items())))),
 ]
+
+LAST_IS_FASTEST = "the last axis runs fastest: along it the next rank is rank + 1. You let the first one do that."
+ONE_SIZE_SAYS = "you take one size for all axes. That is right for 2 x 2 x 2; use sizes[axis], each axis' own."
+TWOS = "you count in bits, which is right where all sizes are powers of two. A data axis of 3 or 6 is common."
+
+OF_PLACES = {  # words: (hint, sentence)
+    ONE_SIZE: ("one size for all axes", ONE_SIZE_SAYS),
+    "powers of two": ("powers of two only", TWOS),
+    FIRST_FASTEST: ("the first axis fastest", f"{LAST_IS_FASTEST} Go through the axes backwards."),
+    "every axis counts 1": (
+        "the rank is not divided",
+        "rank % size is the last digit only. Divide by that size before the next one: rank, digit = divmod(rank, "
+        "size).",
+    ),
+    "quotient and remainder swapped": (
+        "quotient and remainder swapped",
+        "divmod(rank, size) gives the quotient first. From the last axis on, the remainder is the coordinate and the "
+        "quotient goes on to the next axis.",
+    ),
+    "no remainder": ("no remainder", "a coordinate is less than its axis' size: take % size of what you divided."),
+    "another axis' size": (
+        "divided by another size",
+        "an axis' coordinate changes every so many ranks as all later axes have together: divide by the product of "
+        "their sizes, or by one after the other.",
+    ),
+    "counted from 1": ("counted from one", "ranks and coordinates count from 0."),
+}
+OF_NUMBERS = {  # words: (hint, sentence)
+    ONE_SIZE: ("one size for all axes", ONE_SIZE_SAYS),
+    "powers of two": ("powers of two only", TWOS),
+    FIRST_FASTEST: ("the first axis fastest", f"{LAST_IS_FASTEST} Go through them in order."),
+    "every axis counts 1": (
+        "added, not multiplied",
+        "a step along an axis is as many ranks as all later axes have together: multiply before you add the next.",
+    ),
+    "another axis' size": (
+        "multiplied by another size",
+        "rank = rank * size + where[axis], with this axis' own size: first make room for its digit, then add it.",
+    ),
+    "counted from 1": ("counted from one", "ranks and coordinates count from 0."),
+}
+OF_GROUPS = {  # words: (hint, sentence)
+    "the other axes": (
+        "the other axes",
+        "you group the ranks that have the same coordinates in `axes`. It is the other way round: these differ, all "
+        "others are the same.",
+    ),
+    "neighbours in number": (
+        "neighbours in number",
+        "you cut the ranks into groups by their numbers alone. Which ranks are together depends on which axes they "
+        "are, not only on how many: ask `coordinates`.",
+    ),
+    "one of the axes": ("one of the axes only", "`axes` may be several: `axis not in axes` for each coordinate."),
+    FIRST_FASTEST: ("the first axis fastest", LAST_IS_FASTEST),
+}
+
+
+def _named(mistakes, hints):
+    return tuple(Mistake(hints[words][0], answer, hints[words][1]) for words, answer in mistakes)
+
+
+MISTAKES = {
+    "coordinates": _named(PLACES, OF_PLACES),
+    "rank_at": _named(NUMBERS, OF_NUMBERS),
+    "groups_along": _named(GROUPS, OF_GROUPS),
+}
