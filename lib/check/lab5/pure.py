@@ -24,8 +24,8 @@ from lib.check.failure import REFUSALS, Failed
 from lib.check.guard import raised
 from lib.check.lab1.calls import noting_calls
 
-TOLERANCE = 1e-12  # of the largest number expected, or of 1
-FLOAT32 = 2.0**-22  # what a number loses in it, and a little more
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}  # of the largest number expected, or of 1
+FLOAT32 = 2.0**-22  # what a float64 loses in it, and a little more
 SAMPLE = 12  # elements of each wrong tensor in a trace
 
 
@@ -130,7 +130,7 @@ class Calls:
         for seed, ((what, got), (_, want)) in enumerate(zip(self._of(record["out"]), self._of(wanted), strict=True)):
             if not want.requires_grad or not given or not want.numel() or not all(x.numel() for x in leaves.values()):
                 continue
-            factors = draw(seed, *want.shape)
+            factors = draw(seed, *want.shape).to(want.dtype)
             right = torch.autograd.grad(want, list(leaves.values()), factors, retain_graph=True, allow_unused=True)
             for name, slope in zip(leaves, right, strict=True):
                 if slope is not None:
@@ -186,12 +186,12 @@ def compared(case, what, got, want):
         return Problem("form", f"{case}: {what}: expected {form_of(want)}, got {form_of(got)}", facts)
     off = (got.double() - want.double()).abs()
     largest = want.abs().max().item() if want.numel() else 0
-    wrong = (~(off <= TOLERANCE * max(1.0, largest))).nonzero()
+    wrong = (~(off <= TOLERANCE.get(want.dtype, 0) * max(1.0, largest))).nonzero()
     if not len(wrong):
         return None
     index = tuple(wrong[0].tolist())
     facts["nan"] = got.is_floating_point() and bool(got.isnan().any())
-    facts["narrowed"] = bool((off <= FLOAT32 * max(1.0, largest)).all())
+    facts["narrowed"] = want.dtype == torch.float64 and bool((off <= FLOAT32 * max(1.0, largest)).all())
     at = f", element {index[0] if len(index) == 1 else index}" if index else ""
     x, y = two(want[index], got[index])
     said = f"\n{rounded_words(want.dtype)}" if facts["narrowed"] else ""
