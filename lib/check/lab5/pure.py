@@ -224,7 +224,7 @@ def _first(key, calls, cases):
             return None
         order = list(dict.fromkeys(what for _, what, _, _ in sorted(wrong, key=lambda one: _place(calls, one[1]))))
         problem = next(problem for _, what, problem, _ in wrong if what == order[0])
-        problem.trace = [key, [[c, what, numbers] for c, what, _, numbers in wrong]]
+        problem.trace = [key, order[0], [[c, numbers] for c, what, _, numbers in wrong if what == order[0]]]
         return problem
 
     return judge
