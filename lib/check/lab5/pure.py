@@ -202,7 +202,8 @@ def sample(got):
     """The first elements, as numbers that rounding does not change; of what is no tensor, its form."""
     if not torch.is_tensor(got):
         return form_of(got)
-    return [list(got.shape), [round(float(x), 9) + 0.0 for x in got.detach().flatten()[:SAMPLE]]]
+    digits = 9 if got.dtype == torch.float64 else 4
+    return [list(got.shape), [round(float(x), digits) + 0.0 for x in got.detach().flatten()[:SAMPLE]]]
 
 
 def values(calls, cases):
@@ -224,7 +225,7 @@ def _first(key, calls, cases):
             return None
         order = list(dict.fromkeys(what for _, what, _, _ in sorted(wrong, key=lambda one: _place(calls, one[1]))))
         problem = next(problem for _, what, problem, _ in wrong if what == order[0])
-        problem.trace = [key, order[0], [[c, numbers] for c, what, _, numbers in wrong if what == order[0]]]
+        problem.trace = [key, order, [[c, numbers] for c, what, _, numbers in wrong if what == order[0]]]
         return problem
 
     return judge
