@@ -1,39 +1,124 @@
 """Lab 5, section 4: auxiliary_loss(probabilities, first_choices), the price of an expert that everybody asks for.
 
-The sets have 8 and 16 tokens: the parts f_e are then exact, also in the float32 in which torch divides whole numbers.
+Sets have 1, 2, 8 or 16 tokens: the parts f_e are then exact, also in the float32 in which torch divides whole
+numbers.
 """
 
-from functools import partial
-from math import ceil
 from numbers import Real
 
 import torch
 
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab5.auxiliary_hints import HINTS
-from lib.check.lab5.here import Told, answered, changed, draw, first_wrong, found, slope
-from lib.moe import auxiliary_loss
+from lib import moe
+from lib.check import symptoms as s
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint
+from lib.check.lab5.left_out import TENSORS
+from lib.check.lab5.pure import Calls, draw, gradients, kept, left_alone, new, values
 
 TENTHS = torch.tensor([[5, 3, 2], [6, 3, 1], [4, 4, 2], [7, 1, 2], [2, 6, 2], [5, 4, 1], [1, 2, 7], [8, 1, 1]])
+
+
+def _case(p, first):
+    return {"probabilities": p, "first_choices": torch.as_tensor(first, dtype=torch.int64)}
+
+
+def _best(p):
+    return _case(p, p.argmax(-1))
 
 
 def _softmax(n, E):
     return draw(n + E, n, E).softmax(-1)
 
 
-def _best(p):
-    return p.argmax(-1)
-
-
 CASES = {
-    "8 tokens, 3 experts, f = 5/8 2/8 1/8": (TENTHS.double() / 10, _best(TENTHS)),
-    "16 tokens, 5 experts, the best is chosen": (_softmax(16, 5), _best(_softmax(16, 5))),
-    "16 tokens, 4 experts, a bias chooses too": (_softmax(16, 4), torch.tensor([0, 1, 3, 1, 2, 3, 3, 0] * 2)),
-    "8 tokens, 5 experts, nobody chooses 3 and 4": (_softmax(8, 5), torch.tensor([0, 1, 2, 1, 0, 0, 2, 1])),
-    "8 tokens, 4 experts, all choose 0": (_softmax(8, 4), torch.zeros(8, dtype=torch.int64)),
-    "1 token, 4 experts": (_softmax(1, 4), torch.tensor([2])),
+    "8 tokens, 3 experts, f = 5/8 2/8 1/8": _best(TENTHS.double() / 10),
+    "16 tokens, 5 experts, the best is chosen": _best(_softmax(16, 5)),
+    "16 tokens, 4 experts, a bias chooses too": _case(_softmax(16, 4), [0, 1, 3, 1, 2, 3, 3, 0] * 2),
+    "16 tokens, 4 experts, chosen otherwise": _case(_softmax(16, 4).flip(0), [3, 3, 2, 3, 0, 1, 3, 2] * 2),
+    "1 token, 4 experts": _case(_softmax(1, 4), [2]),
+    "2 tokens, 1 expert": _case(_softmax(2, 1), [0, 0]),
 }
-NO_TOKENS = {"no tokens, 4 experts": (torch.empty(0, 4, dtype=torch.float64), torch.empty(0, dtype=torch.int64))}
+UNCHOSEN = {
+    "8 tokens, 5 experts, nobody chooses 3 and 4": _case(_softmax(8, 5), [0, 1, 2, 1, 0, 0, 2, 1]),
+    "8 tokens, 4 experts, all choose 0": _case(_softmax(8, 4), [0] * 8),
+}
+NO_TOKENS = {"no tokens, 4 experts": _case(torch.empty(0, 4, dtype=torch.float64), [])}
+SOME = CASES | UNCHOSEN
+
+
+def _is_0(got, want):
+    """Of no tokens: 0, as a tensor of any kind or as a number. Everywhere else more is expected."""
+    one = isinstance(got, Real) or (torch.is_tensor(got) and got.numel() == 1)
+    return bool(one and got == 0 and want == 0)
+
+
+CALLS = Calls(moe.auxiliary_loss, SOME | NO_TOKENS, ("probabilities",), "the loss", is_right=_is_0)
+
+EXERCISE = Exercise(
+    name="auxiliary_loss",
+    reference=moe.auxiliary_loss,
+    measure=CALLS,
+    worlds=(),
+    leaves_out=TENSORS,
+    claims=(
+        claim("E times the sum of f P", 6, "1, 3, 4, 5 experts; some that nobody chose", values(CALLS, SOME)),
+        claim("the gradient", 4, "E f_e / n of every token's p_e: through P alone", gradients(CALLS, SOME)),
+        claim("no tokens", 1, "0", values(CALLS, NO_TOKENS)),
+        claim("arguments left alone", 1, "", left_alone(CALLS.cases), new(CALLS.cases), kept(CALLS.cases)),
+    ),
+    hints=(
+        Hint("called lib's", s.kind("built-in"), "E * (f * P).sum(): count the first choices, and average p."),
+        Hint(
+            "no tokens",
+            lambda p: p.fact("case") in NO_TOKENS and p.kind in s.SHAPES,
+            "a rank may have no tokens, and the mean of nothing is nan: divide sums by max(n, 1), and the loss is 0.",
+        ),
+        Hint(
+            "no place for the unchosen",
+            s.either(s.refused("shape"), lambda p: p.kind == "value" and p.fact("case") in UNCHOSEN),
+            "bincount ends with the last expert that somebody chose. bincount(first_choices, minlength=E) counts all "
+            "E.",
+        ),
+        s.NARROW,
+        Hint(
+            "not one number",
+            s.either(s.kind("returned"), s.both(s.kind("form"), s.fact("shape"))),
+            "the loss is one number, as a tensor that knows its graph: the sum over the experts, without .item().",
+        ),
+        Hint(
+            "another dtype",
+            s.both(s.kind("form"), s.fact("dtype")),
+            "the loss has the dtype of the probabilities: no .float(), and f in P's dtype, f.to(probabilities).",
+        ),
+        Hint(
+            "no gradient",
+            s.kind("no graph"),
+            "the router learns through P: no detach, no item, no torch.no_grad around it.",
+        ),
+        Hint(
+            "another gradient",
+            s.both(s.kind("value"), s.fact("gradient")),
+            "f is a count, without gradient; P = probabilities.mean(0), with all of it.",
+        ),
+        Hint(
+            "another loss",
+            s.kind("value"),
+            "f_e: the part of the tokens whose first choice is e. P_e: the mean of p_e over all tokens. E * sum of f_e "
+            "P_e.",
+        ),
+        Hint(
+            "changed in place",
+            s.either(s.kind("input"), s.refused("in place")),
+            "in-place operations change the caller's tensors. Make new ones.",
+        ),
+        s.NOT_KEPT, s.SHARED, *s.ANYWHERE,
+    ),
+)  # fmt: skip
+
+### BEGIN MISTAKES
+from math import ceil  # noqa: E402
+
+from lib.check.mistakes import Mistake  # noqa: E402
 
 
 def _parts(p, first):
@@ -42,102 +127,69 @@ def _parts(p, first):
     return f, p.sum(0) / max(n, 1)
 
 
-def _loss(p, first):
-    # E * sum_e f_e P_e
-    f, P = _parts(p, first)
-    return len(P) * (f * P).sum()
-
-
-def _of_parts(change):
-    """A mistake: change(f, P, n, E) in place of E * sum_e f_e P_e."""
-    return lambda p, first: change(*_parts(p, first), *p.shape)
-
-
-MISTAKES = [
-    ("sum of f P, without E", _of_parts(lambda f, P, n, E: (f * P).sum())),
-    ("divided by E", _of_parts(lambda f, P, n, E: (f * P).sum() / E)),
-    ("E times E", _of_parts(lambda f, P, n, E: E * E * (f * P).sum())),
-    ("n times, instead of E times", _of_parts(lambda f, P, n, E: n * (f * P).sum())),
-    ("counts, not parts of the tokens", _of_parts(lambda f, P, n, E: E * (n * f * P).sum())),
-    ("sums, not means of the probabilities", _of_parts(lambda f, P, n, E: E * (f * n * P).sum())),
-    ("neither f nor P divided by n", _of_parts(lambda f, P, n, E: E * (n * f * n * P).sum())),
-    ("f for both", _of_parts(lambda f, P, n, E: E * (f * f).sum())),
-    ("P for both", _of_parts(lambda f, P, n, E: E * (P * P).sum())),
-    ("f cut off at an even share", _of_parts(lambda f, P, n, E: E * (f.clamp(max=ceil(n / E) / max(n, 1)) * P).sum())),
-    ("one number for each expert", _of_parts(lambda f, P, n, E: E * f * P)),
-    ("f by argmax, not by first_choices", lambda p, first: _loss(p, _best(p))),
-    ("the other sign", lambda p, first: -_loss(p, first)),
-    ("1 less", lambda p, first: _loss(p, first) - 1),
-    ("squared differences", _of_parts(lambda f, P, n, E: ((f - 1 / E) ** 2).sum())),
-    ("squared differences", _of_parts(lambda f, P, n, E: P.var() / P.mean() ** 2)),
-    ("squared differences", _of_parts(lambda f, P, n, E: P.var(correction=0) / P.mean() ** 2)),
-    ("the probability of the chosen one alone", lambda p, first: _of_the_chosen(p, first)),
-]
-
-
 def _of_the_chosen(p, first):
     """P_e over the tokens that chose e, which are fewer."""
     f, P = _parts(p * torch.nn.functional.one_hot(first, p.shape[1]), first)
     return len(P) * (f * P).sum()
 
 
-def _measure(fn):
-    seen = dict.fromkeys(("gradient", "none", "touched"))
-    leaves, losses = {}, {}
-    for where, (p, first) in {**CASES, **NO_TOKENS}.items():
-        leaves[where], given = p.clone().requires_grad_(), first.clone()
-        probabilities = leaves[where].clone()
-        losses[where] = answered(auxiliary_loss, fn, where, probabilities, given)
-        now, before = {"probabilities": probabilities, "first_choices": given}, {"probabilities": p}
-        seen["touched"] = seen["touched"] or changed(where, now, before | {"first_choices": first})
-    seen["value"] = _values(losses, CASES)
-    seen["none"] = _values(losses, {where: args for where, args in NO_TOKENS.items() if not _is_0(losses[where])})
-    seen["gradient"] = seen["value"] or _gradients(losses, leaves)
-    return seen
+def _all(hint, text, *changes):
+    """change(f, P, n, E) in place of E * sum_e f_e P_e; one mistake for each."""
+    return [
+        Mistake(hint, lambda p, first, change=change: change(*_parts(p, first), *p.shape), text) for change in changes
+    ]
 
 
-def _is_0(loss):
-    """0, as a tensor of any kind or as a number."""
-    return isinstance(loss, Real | torch.Tensor) and torch.as_tensor(loss).numel() == 1 and bool(loss == 0)
-
-
-def _values(losses, cases):
-    problem = next((losses[where] for where in cases if isinstance(losses[where], Problem)), None)
-    return problem or first_wrong(
-        Told(where, "the loss", losses[where], _loss(*args), partial(_known, args)) for where, args in cases.items()
-    )
-
-
-def _known(args):
-    return [(words, mistake(*args)) for words, mistake in MISTAKES if len(args[1])]  # of no tokens many give nan
-
-
-def _gradients(losses, leaves):
-    tolds = []
-    for where, (p, first) in CASES.items():
-        gradient = slope(where, "the loss", losses[where], leaves[where], torch.tensor(1.0, dtype=torch.float64))
-        if isinstance(gradient, Problem):
-            return gradient
-        f, P = _parts(p, first)
-        want = (len(P) * f / len(p)).expand_as(p)  # E f_e / n, the same for all tokens
-        known = lambda want=want, p=p: [
-            ("twice what is expected", 2 * want), ("half of what is expected", want / 2), ("zero", 0 * want),
-            ("what P would give", (p.shape[1] * p.mean(0) / len(p)).expand_as(p)),
-        ]  # fmt: skip
-        tolds.append(Told(where, "the gradient of probabilities", gradient, want, known))
-    return first_wrong(tolds)
-
-
-EXERCISE = Exercise(
-    name="auxiliary_loss",
-    reference=auxiliary_loss,
-    measure=_measure,
-    worlds=(),
-    claims=(
-        Claim("E times the sum of f P", 6, "3, 4, 5 experts; some that nobody chose", found("value")),
-        Claim("the gradient", 4, "E f_e / n of every token's p_e: through P alone", found("gradient")),
-        Claim("no tokens", 1, "0", found("none")),
-        Claim("arguments left alone", 1, "", found("touched")),
+MISTAKES = (
+    *_all(
+        "E forgotten",
+        "multiply by E: where all experts are asked equally often, E * E * (1/E * 1/E) = 1, however many there are.",
+        lambda f, P, n, E: (f * P).sum(),
     ),
-    hints=HINTS,
+    *_all(
+        "divided by E",
+        "E times the sum over the experts: neither its mean, nor E squared.",
+        lambda f, P, n, E: (f * P).sum() / E,
+        lambda f, P, n, E: E * E * (f * P).sum(),
+    ),
+    *_all(
+        "not parts of the tokens",
+        "f_e is a part of the tokens, P_e a mean over them: both are divided by n, and each adds up to 1.",
+        lambda f, P, n, E: n * (f * P).sum(),
+        lambda f, P, n, E: E * (n * f * P).sum(),
+        lambda f, P, n, E: E * (n * f * n * P).sum(),
+    ),
+    *_all(
+        "counts for both",
+        "counts have no gradient. One factor counts, f; the other is the mean probability, P.",
+        lambda f, P, n, E: E * (f * f).sum(),
+    ),
+    *_all(
+        "probabilities for both",
+        "f counts first choices, in whole tokens: bincount. P is what the router can change.",
+        lambda f, P, n, E: E * (P * P).sum(),
+    ),
+    *_all(
+        "after capacity",
+        "f counts all who ask, before capacity: a token that is dropped still says where the crowd is.",
+        lambda f, P, n, E: E * (f.clamp(max=ceil(n / E) / max(n, 1)) * P).sum(),
+        lambda f, P, n, E: E * (f.clamp(max=(n // E) / max(n, 1)) * P).sum(),
+    ),
+    *_all(
+        "another sign",
+        "it is E * sum of f P as it is: 1 where all is even, up to E where all tokens go to one expert.",
+        lambda f, P, n, E: -E * (f * P).sum(),
+        lambda f, P, n, E: E * (f * P).sum() - 1,
+    ),
+    Mistake(
+        "the best instead of the chosen",
+        lambda p, first: p.shape[1] * (_parts(p, p.argmax(-1))[0] * p.sum(0) / max(len(p), 1)).sum(),
+        "count first_choices, as they are given: a bias or another gate may choose otherwise than the argmax.",
+    ),
+    Mistake(
+        "the chosen ones' probability alone",
+        _of_the_chosen,
+        "P_e is the mean over all tokens, also over those that chose another expert.",
+    ),
 )
+### END MISTAKES

@@ -1,38 +1,157 @@
-"""Lab 5, section 5: dispatch(x, routing), tokens to rows, and combine(rows, routing, n), rows to tokens."""
+"""Lab 5, section 5: dispatch(x, routing), tokens to rows, and combine(rows, routing, n), rows to tokens.
 
-from functools import partial
+The routings have tokens with three pairs, two, one and none, the last token among them, and weights that do not add up
+to 1.
+"""
+
+import torch
 
 from lib import moe
-from lib.check.framework import Bundle, Claim, Exercise
-from lib.check.lab5.dispatch_hints import COMBINE_HINTS, DISPATCH_HINTS
-from lib.check.lab5.dispatch_runs import measured, run_combine, run_dispatch
-from lib.check.lab5.here import found
+from lib.check import symptoms as s
+from lib.check.claims import claim
+from lib.check.exercise import Bundle, Exercise, Hint
+from lib.check.lab5.left_out import TENSORS
+from lib.check.lab5.pure import Calls, draw, gradients, kept, left_alone, new, values
+from lib.moe import Routing
 
+
+def _routing(token, expert, slot):
+    numbers = [torch.tensor(values, dtype=torch.int64) for values in (token, expert, slot)]
+    return Routing(*numbers, 0.1 + 0.8 * draw(len(token), len(token)).sigmoid())
+
+
+# name -> routing, n, D, dtype
+SOME = {
+    "tokens 0 1 | 0 3 2": (_routing([0, 1, 0, 3, 2], [0, 0, 2, 2, 2], [0, 1, 0, 1, 2]), 5, 3, torch.float64),
+    "tokens 2 5 1 | 4 | 1 0 2": (
+        _routing([2, 5, 1, 4, 1, 0, 2], [0, 0, 0, 1, 3, 3, 3], [0, 1, 2, 0, 0, 1, 2]), 7, 3, torch.float64,
+    ),
+    "tokens 0 1 2, one expert": (_routing([0, 1, 2], [1, 1, 1], [0, 1, 2]), 3, 3, torch.float64),
+    "tokens 3 1 | 0 3 | 3, float32": (
+        _routing([3, 1, 0, 3, 3], [0, 0, 1, 1, 2], [0, 1, 0, 1, 0]), 5, 1, torch.float32,
+    ),
+}  # fmt: skip
+EMPTY = {
+    "3 tokens, no pairs": (_routing([], [], []), 3, 3, torch.float64),
+    "no tokens, no pairs": (_routing([], [], []), 0, 3, torch.float64),
+}
+
+
+def _cases(give):
+    return {
+        name: give(routing._replace(weight=routing.weight.to(dtype)), n, D, dtype)
+        for name, (routing, n, D, dtype) in (SOME | EMPTY).items()
+    }
+
+
+DISPATCH_CALLS = Calls(
+    moe.dispatch,
+    _cases(lambda routing, n, D, dtype: {"x": draw(n, n, D).to(dtype), "routing": routing}),
+    ("x",),
+    "the rows",
+)
+COMBINE_CALLS = Calls(
+    moe.combine,
+    _cases(lambda r, n, D, dtype: {"rows": draw(n, len(r.token), D).to(dtype), "routing": r, "n": n}),
+    ("rows", "routing.weight"),
+    "y",
+)
+ALL = (*SOME, *EMPTY)
+
+COMMON = (
+    Hint("called lib's", s.kind("built-in"), "indexing and index_add are enough."),
+    Hint(
+        "nothing returned",
+        s.both(s.kind("returned"), s.fact("got", "None")),
+        "the function must end with `return ...`.",
+    ),
+    s.NARROW,
+    Hint(
+        "nobody",
+        lambda p: p.fact("case") in EMPTY and p.kind in (*s.SHAPES, "returned"),
+        "a set may have no pairs, or no tokens. Work on whole tensors: none of a list cannot be stacked, nor has it a "
+        "largest number.",
+    ),
+    Hint(
+        "no gradient",
+        s.kind("no graph"),
+        "the tokens, the rows and the weights all learn through this: no detach, no item, no torch.no_grad, no new "
+        "tensor made of numbers.",
+    ),
+)
 DISPATCH = Exercise(
     name="dispatch",
     reference=moe.dispatch,
-    measure=partial(measured, moe.dispatch, run=run_dispatch),
+    measure=DISPATCH_CALLS,
     worlds=(),
+    leaves_out=TENSORS,
     claims=(
-        Claim("a row for each pair", 3, "tokens with two pairs, one, none", found("value")),
-        Claim("the gradient of x", 1, "a token's copies added up", found("gradient")),
-        Claim(
-            "nobody; left alone", 1, "no pairs, no tokens", lambda runs: found("none")(runs) or found("touched")(runs)
+        claim("a row for each pair", 3, "tokens with 3, 2 and 1 pairs, and none", values(DISPATCH_CALLS, SOME)),
+        claim("the gradient of x", 1, "a token's copies added up", gradients(DISPATCH_CALLS, SOME)),
+        claim(
+            "nobody; left alone",
+            1,
+            "no pairs, no tokens",
+            values(DISPATCH_CALLS, EMPTY), left_alone(ALL), new(ALL), kept(ALL),
         ),
     ),
-    hints=DISPATCH_HINTS,
-)
+    hints=(
+        *COMMON,
+        Hint(
+            "another gradient",
+            s.both(s.kind("value"), s.fact("gradient")),
+            "a token's copies all count: the gradient of x adds them up, as indexing does by itself.",
+        ),
+        Hint("other rows", s.kind("value", "form", "returned"), "rows[i] = x[routing.token[i]], (m, D)."),
+        Hint(
+            "changed in place",
+            s.either(s.kind("input"), s.refused("in place")),
+            "x and the routing are the caller's. Make new tensors.",
+        ),
+        s.NOT_KEPT, s.SHARED, *s.ANYWHERE,
+    ),
+)  # fmt: skip
 COMBINE = Exercise(
     name="combine",
     reference=moe.combine,
-    measure=partial(measured, moe.combine, run=run_combine),
+    measure=COMBINE_CALLS,
     worlds=(),
+    leaves_out=TENSORS,
     claims=(
-        Claim("weighted, and added up", 5, "tokens with two pairs, one, none", found("value")),
-        Claim("gradients", 2, "of rows and of weights", found("gradient")),
-        Claim("nobody", 1, "no pairs: zeros; no tokens", found("none")),
-        Claim("rows and routing left alone", 1, "", found("touched")),
+        claim("weighted, and added up", 5, "tokens with 3, 2 and 1 pairs, and none", values(COMBINE_CALLS, SOME)),
+        claim("gradients", 2, "of rows and of weights", gradients(COMBINE_CALLS, SOME)),
+        claim("nobody", 1, "no pairs: zeros; no tokens", values(COMBINE_CALLS, EMPTY)),
+        claim("rows and routing left alone", 1, "", left_alone(ALL), new(ALL), kept(ALL)),
     ),
-    hints=COMBINE_HINTS,
-)
+    hints=(
+        Hint(
+            "another dtype",
+            s.either(s.refused("dtype"), s.both(s.kind("form"), s.fact("dtype"))),
+            "torch.zeros makes float32. Take dtype and device from the rows: rows.new_zeros(n, rows.shape[1]).",
+        ),
+        *COMMON,
+        Hint(
+            "another gradient",
+            s.both(s.kind("value"), s.fact("gradient")),
+            "the numbers were right. A row's gradient is its weight times its token's; a weight's is the product of "
+            "its row and its token's.",
+        ),
+        Hint(
+            "tokens left out",
+            s.both(s.kind("form"), s.fact("shape")),
+            "the result is (n, D), a row for every token: its pairs added up, zeros for those without a pair.",
+        ),
+        Hint(
+            "another sum",
+            s.kind("value", "returned"),
+            "y[t]: the sum over the pairs i of token t of routing.weight[i] * rows[i].",
+        ),
+        Hint(
+            "changed in place",
+            s.either(s.kind("input"), s.refused("in place")),
+            "rows *= ... changes the caller's rows. Make a new tensor.",
+        ),
+        s.NOT_KEPT, s.SHARED, *s.ANYWHERE,
+    ),
+)  # fmt: skip
 EXERCISE = Bundle("dispatch_combine", (DISPATCH, COMBINE))

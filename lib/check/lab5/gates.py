@@ -2,33 +2,29 @@
 
 import torch
 
-from lib.check.framework import Bundle, Claim, Exercise
-from lib.check.lab5 import gates_mistakes as gates
-from lib.check.lab5.gates_hints import SWITCH_HINTS, TOP_K_HINTS
-from lib.check.lab5.gates_runs import BY_HAND, EQUAL, LARGE, LOGITS, MANY, draws_itself, logits_for, measured
-from lib.check.lab5.gshard_hints import GSHARD_HINTS
-from lib.check.lab5.here import draw, found
-from lib.moe import gates as libs
+from lib import moe
+from lib.check import symptoms as s
+from lib.check.claims import claim
+from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.lab5.left_out import TENSORS
+from lib.check.lab5.pure import Calls, draw, gradients, kept, left_alone, new, values
 
+FIELDS = ("experts", "weights", "probabilities")
+P = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4], [0.25, 0.05, 0.6, 0.1]], dtype=torch.float64)
+BY_HAND = "softmax .5 .3 .15 .05 | .1 .2 .3 .4 | .25 .05 .6 .1"
+LOGITS = P.log() + torch.tensor([[0.0], [5.0], [-7.0]])  # a shift of all logits of a token changes nothing
+MANY, OTHERS = "24 tokens, 5 experts", "24 others, 5 experts"
+SINGLE = "6 tokens, 4 experts, float32"
+LARGE = "logits of 700 to 800"
 LARGE_LOGITS = 750 + 20 * draw(0, 4, 5)  # their exp is beyond float64
-SWITCH_CASES = {
-    "value": {BY_HAND: (LOGITS,), MANY: (logits_for(24, 5),), LARGE: (LARGE_LOGITS,)},
-    "equal": {where: (logits,) for where, logits in EQUAL.items()},
-    "sets": {
-        where: (logits_for(n, E),) for where, n, E in (("no tokens", 0, 4), ("1 token", 1, 3), ("1 expert", 3, 1))
-    },
+EQUAL = {
+    "8 equal logits": torch.zeros(3, 8, dtype=torch.float64),
+    "logits 0 1 1 1 0 1 and 2 2 2 2 2 0": torch.tensor([[0.0, 1, 1, 1, 0, 1], [2, 2, 2, 2, 2, 0]], dtype=torch.float64),
 }
-TOP_K_CASES = {
-    "value": {
-        f"{BY_HAND}; k=2": (LOGITS, 2),
-        MANY: (logits_for(24, 5), 3),
-        f"{LARGE}; k=2": (LARGE_LOGITS, 2),
-        "6 tokens, 4 experts, k=1": (logits_for(6, 4), 1),
-        "6 tokens, 4 experts, k=4": (logits_for(6, 4), 4),
-    },
-    "equal": {f"{where}; k={k}": (logits, k) for where, logits in EQUAL.items() for k in (1, 2, 4)},
-    "sets": {"no tokens, k=2": (logits_for(0, 4), 2), "1 token, k=2": (logits_for(1, 3), 2)},
-}
+
+
+def _logits(n, n_experts, seed=0):
+    return 2 * draw(n + seed, n, n_experts)
 
 
 def _uniform(n):
@@ -36,70 +32,215 @@ def _uniform(n):
     return (torch.arange(n, dtype=torch.float64) * 0.6180339887498949 + 0.05) % 1
 
 
-ALMOST_1 = torch.full((3,), 0.999, dtype=torch.float64)
-GSHARD_CASES = {
-    "value": {
-        # 2 w_2 is 0.75, 6/7 = 0.857 and 10/17 = 0.588: taken, just not taken, and not at all
-        f"{BY_HAND}; uniform .74 .86 .9": (LOGITS, torch.tensor([0.74, 0.86, 0.9], dtype=torch.float64)),
-        MANY: (logits_for(24, 5), _uniform(24)),
-        LARGE: (LARGE_LOGITS, _uniform(4)),
+VALUE = {MANY: _logits(24, 5), OTHERS: _logits(24, 5, 7), LARGE: LARGE_LOGITS, SINGLE: _logits(6, 4).float()}
+SETS = {"no tokens": _logits(0, 4), "1 token": _logits(1, 3), "3 tokens, 1 expert": _logits(3, 1)}
+
+# name of the gate -> {claim: {case: arguments}}
+CASES = {
+    "switch_gate": {
+        "value": {name: {"logits": logits} for name, logits in ({BY_HAND: LOGITS} | VALUE).items()},
+        "equal": {name: {"logits": logits} for name, logits in EQUAL.items()},
+        "sets": {name: {"logits": logits} for name, logits in SETS.items()},
     },
-    "equal": {where: (logits, ALMOST_1[: len(logits)]) for where, logits in EQUAL.items()},
-    "sets": {f"{n} tokens, 2 experts": (logits_for(n, 2), _uniform(n)) for n in (0, 1)},
+    "top_k_gate": {
+        "value": {
+            f"{BY_HAND}; k=2": {"logits": LOGITS, "k": 2},
+            MANY: {"logits": VALUE[MANY], "k": 3},
+            OTHERS: {"logits": VALUE[OTHERS], "k": 3},
+            f"{LARGE}; k=2": {"logits": LARGE_LOGITS, "k": 2},
+            "6 tokens, 4 experts, k=1": {"logits": _logits(6, 4), "k": 1},
+            "6 tokens, 4 experts, k=4": {"logits": _logits(6, 4), "k": 4},
+            f"{SINGLE}; k=3": {"logits": VALUE[SINGLE], "k": 3},
+        },
+        "equal": {f"{name}; k={k}": {"logits": logits, "k": k} for name, logits in EQUAL.items() for k in (1, 2, 4)},
+        "sets": {
+            name: {"logits": logits, "k": min(2, logits.shape[1])} for name, logits in SETS.items()
+        },
+    },
+    "gshard_gate": {
+        "value": {
+            # 2 w_2 is 0.75, 6/7 = 0.857 and 10/17 = 0.588: taken, just not taken, and not at all
+            f"{BY_HAND}; uniform .74 .86 .9": {
+                "logits": LOGITS, "uniform": torch.tensor([0.74, 0.86, 0.9], dtype=torch.float64),
+            },
+            **{name: {"logits": logits, "uniform": _uniform(len(logits))} for name, logits in VALUE.items()},
+        },
+        "equal": {
+            name: {"logits": logits, "uniform": torch.full((len(logits),), 0.999, dtype=torch.float64)}
+            for name, logits in EQUAL.items()
+        },
+        "sets": {
+            name: {"logits": _logits(n, 2), "uniform": _uniform(n)} for name, n in (("no tokens", 0), ("1 token", 1))
+        },
+    },
+}  # fmt: skip
+CALLS = {
+    name: Calls(
+        getattr(moe, name), {c: a for of in cases.values() for c, a in of.items()}, ("logits",), "Choice", FIELDS
+    )
+    for name, cases in CASES.items()
 }
 
 
-def _measure_switch(fn):
-    return measured(fn, libs.switch_gate, gates.one_of, gates.SWITCH, SWITCH_CASES)
-
-
-def _measure_top_k(fn):
-    return measured(fn, libs.top_k_gate, gates.several, gates.TOP_K, TOP_K_CASES)
-
-
 def _measure_gshard(fn):
-    seen = measured(fn, libs.gshard_gate, gates.two, gates.GSHARD, GSHARD_CASES)
-    drawn = draws_itself(fn, libs.gshard_gate, MANY, GSHARD_CASES["value"][MANY])
-    return {claim: drawn or problem for claim, problem in seen.items()}
+    return CALLS["gshard_gate"](fn) | {"random": _draws_itself(fn, *CASES["gshard_gate"]["value"][MANY].values())}
 
 
-SWITCH = Exercise(
-    name="switch_gate",
-    reference=libs.switch_gate,
-    measure=_measure_switch,
-    worlds=(),
-    claims=(
-        Claim("the best expert, its probability", 2, "3, 4 and 24 tokens; large logits", found("value")),
-        Claim("gradients to the logits", 1, "of weights and of probabilities", found("gradient")),
-        Claim("equal logits", 1, "the smaller number", found("equal")),
-        Claim("any set, left alone", 1, "0 and 1 tokens, 1 expert", found("sets")),
+def _draws_itself(fn, logits, uniform):
+    """Does the answer depend on torch's random numbers?"""
+    experts = []
+    with torch.random.fork_rng(devices=[]):
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            try:
+                experts.append(fn(logits.clone(), uniform.clone()).experts.tolist())
+            except Exception:
+                return False  # which the other cases tell
+    return experts[0] != experts[1]
+
+
+def _its_own_numbers(runs):
+    ((records,),) = (run.results for run in runs)
+    if not records["random"]:
+        return None
+    return Problem("random", f"{MANY}: called twice with the same numbers, it takes other experts each time", {})
+
+
+def _about(what):
+    return lambda p: p.kind in ("value", "form", "returned") and p.fact("what") == what
+
+
+COMMON = (
+    Hint("called lib's", s.kind("built-in"), "write it with softmax, best and gather."),
+    Hint(
+        "no Choice",
+        s.both(s.kind("returned"), lambda p: p.fact("what") not in FIELDS),
+        "the function must end with return Choice(experts, weights, p).",
     ),
-    hints=SWITCH_HINTS,
-)
-TOP_K = Exercise(
-    name="top_k_gate",
-    reference=libs.top_k_gate,
-    measure=_measure_top_k,
-    worlds=(),
-    claims=(
-        Claim("the k best, their parts", 3, "k 1, 2, 3 and all; large logits", found("value")),
-        Claim("gradients to the logits", 1, "of weights and of probabilities", found("gradient")),
-        Claim("equal logits", 1, "the smaller number first", found("equal")),
-        Claim("any set, left alone", 1, "0 and 1 tokens", found("sets")),
+    Hint(
+        "experts are no numbers",
+        s.both(s.kind("form"), s.fact("what", "experts"), s.fact("floats")),
+        "experts are their numbers, int64; weights are what they count: Choice(experts, weights, probabilities).",
     ),
-    hints=TOP_K_HINTS,
-)
-GSHARD = Exercise(
-    name="gshard_gate",
-    reference=libs.gshard_gate,
-    measure=_measure_gshard,
-    worlds=(),
-    claims=(
-        Claim("the second now and then", 4, "-1 and 0 where it is not taken", found("value")),
-        Claim("gradients to the logits", 1, "of weights and of probabilities", found("gradient")),
-        Claim("equal logits", 1, "always taken", found("equal")),
-        Claim("any set, left alone", 1, "0 and 1 tokens", found("sets")),
+    Hint(
+        "another dtype",
+        lambda p: p.kind == "form" and p.fact("dtype") and p.fact("what") != "experts",
+        "weights and probabilities have the dtype of the logits, which the experts' outputs have, too.",
     ),
-    hints=GSHARD_HINTS,
+    Hint(
+        "exp of large logits",
+        s.both(s.kind("value"), s.fact("nan")),
+        "exp(750) is infinite, and infinite / infinite is nan. softmax takes the largest logit away first: "
+        "logits.softmax(-1).",
+    ),
+    Hint(
+        "a set of no tokens",
+        lambda p: p.fact("case") == "no tokens" and p.kind in s.SHAPES,
+        "a rank may have no tokens. Work on whole tensors: a list of none cannot be stacked, and has no largest "
+        "number.",
+    ),
+    Hint(
+        "equal logits",
+        lambda p: p.kind == "value" and str(p.fact("case")).startswith(tuple(EQUAL)),
+        "topk and an unstable sort promise no order among equals. best(logits, k) takes the smaller number first.",
+    ),
+    s.NARROW,
+    Hint(
+        "no gradient",
+        s.kind("no graph"),
+        "the router learns through weights and probabilities alone: no detach, no item, no torch.no_grad, no new "
+        "tensor made of their numbers.",
+    ),
+    Hint(
+        "another gradient",
+        s.both(s.kind("value"), s.fact("gradient")),
+        "the numbers were right and what they teach is not. Is something detached, or added only to be taken away?",
+    ),
+    Hint(
+        "other probabilities",
+        _about("probabilities"),
+        "probabilities are logits.softmax(-1), (n, E), as they are.",
+    ),
+    Hint(
+        "in place",
+        s.either(s.kind("input"), s.refused("in place")),
+        "in-place operations (-=, x[...] = ...) change a tensor that the caller, or backward, still needs as it was. "
+        "Make new ones: where, masked_fill.",
+    ),
+    s.NOT_KEPT, s.SHARED,
+)  # fmt: skip
+SWITCH_HINTS = (
+    Hint(
+        "no dimension of choices",
+        s.both(s.kind("form"), s.fact("shape"), s.fact("dims", 1)),
+        "one choice a token is (n, 1): best(logits, 1), or argmax with keepdim.",
+    ),
+    *COMMON,
+    Hint(
+        "another choice",
+        s.kind("value", "form"),
+        "p = logits.softmax(-1); the expert is the best, the weight is its p: p.gather(1, experts).",
+    ),
 )
-EXERCISE = Bundle("gates", (SWITCH, TOP_K, GSHARD))
+TOP_K_HINTS = (
+    *COMMON,
+    Hint(
+        "not k of them",
+        s.both(s.kind("form"), s.fact("what", "experts")),
+        "experts and weights are (n, k), for any k: best(logits, k).",
+    ),
+    Hint(
+        "another choice",
+        s.kind("value", "form"),
+        "p = logits.softmax(-1); the k best; w_i = g_i / (g_1 + ... + g_k), g their p.",
+    ),
+)
+GSHARD_HINTS = (
+    Hint(
+        "numbers of its own",
+        s.kind("random"),
+        "take the numbers in `uniform`: they go with the token, so that ranks and one process sample alike.",
+    ),
+    *COMMON,
+    Hint(
+        "another choice",
+        s.kind("value", "form"),
+        "top_k_gate(logits, 2); then expert -1 and weight 0 in column 1 where uniform >= 2 * w_2. Column 0 stays.",
+    ),
+)
+
+
+def _part(name, first, points, says, equal_says, sets_says, hints, judges=(), measure=None):
+    calls, cases = CALLS[name], CASES[name]
+    learning = [case for case in cases["value"] if "k=1" not in case]  # of one, 1 says nothing to the router
+    everywhere = list(calls.cases)
+    return Exercise(
+        name=name,
+        reference=getattr(moe, name),
+        measure=measure or calls,
+        worlds=(),
+        leaves_out=TENSORS,
+        claims=(
+            claim(first, points, says, *judges, values(calls, cases["value"])),
+            claim("gradients to the logits", 1, "of weights and of probabilities", gradients(calls, learning)),
+            claim("equal logits", 1, equal_says, values(calls, cases["equal"])),
+            claim(
+                "any set, left alone", 1, sets_says,
+                values(calls, cases["sets"]), left_alone(everywhere), new(everywhere), kept(everywhere),
+            ),
+        ),
+        hints=(*hints, *s.ANYWHERE),
+    )  # fmt: skip
+
+
+EXERCISE = Bundle(
+    "gates",
+    (
+        _part("switch_gate", "the best expert, its probability", 2, "3, 4 and 24 tokens; large logits",
+              "the smaller number", "0 and 1 tokens, 1 expert", SWITCH_HINTS),
+        _part("top_k_gate", "the k best, their parts", 3, "k 1, 2, 3 and all; large logits",
+              "the smaller number first", "0 and 1 tokens, 1 expert", TOP_K_HINTS),
+        _part("gshard_gate", "the second now and then", 4, "-1 and 0 where it is not taken",
+              "always taken", "0 and 1 tokens", GSHARD_HINTS, (_its_own_numbers,), _measure_gshard),
+    ),
+)  # fmt: skip

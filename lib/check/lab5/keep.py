@@ -1,13 +1,17 @@
 """Lab 5, section 3: keep(choice, n_experts, C), who gets one of an expert's C slots, and who is dropped."""
 
+from typing import NamedTuple
+
 import torch
 
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab0.cases import form_of
-from lib.check.lab5.here import Told, answered, changed, draw, explained, first_wrong, found, slope
-from lib.check.lab5.keep_hints import HINTS
-from lib.check.lab5.keep_known import PAIRS, give_out, known_weights, orders, slots, weights_of
-from lib.moe import Choice, keep
+from lib import moe
+from lib.check import symptoms as s
+from lib.check.cases import form_of
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab5.left_out import TENSORS
+from lib.check.lab5.pure import Calls, draw, gradients, kept, left_alone, new, values
+from lib.moe import Choice
 
 FIELDS = ("token", "expert", "slot", "weight")
 
@@ -20,7 +24,7 @@ def _drawn(seed, n, E, k, minus_one=0):
 
 
 BY_HAND = [[0, 1], [0, 2], [0, 1], [1, 2], [2, 0]]
-LIMITED = {
+SOME = {
     "first choices 0 0 0 1 2, second 1 2 1 2 0; C=2": (BY_HAND, 3, 2),
     "first choices 0 2 1 0 1, second -1 -1 0 2 2; C=3": ([[0, -1], [2, -1], [1, 0], [0, 2], [1, 2]], 3, 3),
     "12 tokens, k=2, E=4, C=4": (_drawn(1, 12, 4, 2), 4, 4),
@@ -29,78 +33,106 @@ LIMITED = {
     "12 tokens, k=2, some second choices -1, E=4, C=4": (_drawn(4, 12, 4, 2, 3), 4, 4),
     "8 tokens, k=2, some second choices -1, E=6, C=8": (_drawn(5, 8, 6, 2, 2), 6, 8),
     "7 tokens, all to expert 1, E=3, C=4": ([[1]] * 7, 3, 4),
+    "3 tokens, k=3, E=2, third choices -1, C=1": ([[1, 0, -1], [1, 0, -1], [0, 1, -1]], 2, 1),
+    "5 tokens, k=2, E=3, C=2, float32": ([[2, 1], [2, 0], [1, 2], [2, 1], [0, 1]], 3, 2),
 }
 NOBODY = {
     "no tokens, E=4, C=0": (torch.empty(0, 2, dtype=torch.int64), 4, 0),
     "2 tokens, all choices -1, E=4, C=2": ([[-1, -1]] * 2, 4, 2),
+    "2 tokens, E=2, C=0": ([[0, 1]] * 2, 2, 0),
 }
 
 
-def _choice(experts, E):
+def _case(name, experts, E, C):
     """Weights of each token that add up to 1, and probabilities that are others."""
     experts = torch.as_tensor(experts)
     weights = draw(7, *experts.shape).softmax(-1) if experts.shape[1] > 1 else draw(7, *experts.shape).sigmoid()
-    return Choice(experts, weights.where(experts >= 0, 0.0), draw(8, len(experts), E).softmax(-1))
+    choice = Choice(experts, weights.where(experts >= 0, 0.0), draw(8, len(experts), E).softmax(-1))
+    if "float32" in name:
+        choice = choice._replace(weights=choice.weights.float(), probabilities=choice.probabilities.float())
+    return {"choice": choice, "n_experts": E, "C": C}
 
 
-def _measure(fn):
-    seen = _judged(fn, LIMITED, {})
-    seen["nobody"] = next(filter(None, _judged(fn, NOBODY, seen).values()), None)
-    return seen
+CASES = {name: _case(name, *args) for name, args in (SOME | NOBODY).items()}
+CALLS = Calls(moe.keep, CASES, ("choice.weights",), "Routing", FIELDS)
 
 
-def _judged(fn, cases, seen):
-    choices = {where: _choice(experts, E) for where, (experts, E, _) in cases.items()}
-    claims = dict.fromkeys(("pairs", "order", "weights", "touched"))
-    leaves, routings = {}, {}
-    for where, choice in choices.items():
-        leaves[where] = choice.weights.clone().requires_grad_()
-        given = Choice(choice.experts.clone(), leaves[where].clone(), choice.probabilities.clone())
-        routings[where] = routing = answered(keep, fn, where, given, *cases[where][1:])
-        claims["pairs"] = routing if isinstance(routing, Problem) else _form(where, routing)
-        if claims["pairs"]:
-            return claims
-        claims["touched"] = claims["touched"] or changed(where, given._asdict(), choice._asdict())
-    kept = {where: give_out(choice.experts.tolist(), choice.weights.tolist(), *cases[where][1:])
-            for where, choice in choices.items()}  # fmt: skip
-    claims["pairs"] = _who(cases, choices, routings, kept)
-    if claims["pairs"] is None:
-        claims["order"] = _slots(routings, kept) or _order(routings, kept)
-    if not claims["pairs"] and not claims["order"]:
-        claims["weights"] = _weights(choices, leaves, routings, kept)
-    return claims
+class Pair(NamedTuple):
+    token: int
+    expert: int
+    slot: int
+    place: int  # 0: it is the token's first choice
 
 
-def _form(where, routing):
-    if not all(hasattr(routing, field) for field in FIELDS):
-        words = f"{len(routing)} values" if type(routing) in (tuple, list) else form_of(routing)
-        return Problem("no routing", f"{where}: expected a Routing, got {words}")
-    m = len(routing.token) if torch.is_tensor(routing.token) and routing.token.dim() else 0
+def _right(case):
+    """[Pair, ...] in the order of the routing."""
+    experts = CASES[case]["choice"].experts.tolist()
+    routing = moe.keep(*CASES[case].values())
+    columns = zip(*(getattr(routing, field).tolist() for field in FIELDS[:3]), strict=True)
+    return [Pair(*pair, experts[pair[0]].index(pair[1])) for pair in columns]
+
+
+def _got(routing):
+    """[(token, expert), ...]"""
+    return list(zip(routing.token.tolist(), routing.expert.tolist(), strict=True))
+
+
+def _form(case, record):
+    if record["problem"] or not all(hasattr(record["out"], field) for field in FIELDS):
+        return record["problem"] or record["wrong"][0][1]
+    routing, dtype = record["out"], CASES[case]["choice"].weights.dtype
+    shape = (len(routing.token),) if torch.is_tensor(routing.token) and routing.token.dim() else (0,)
     for field in FIELDS:
-        got, dtype = getattr(routing, field), torch.float64 if field == "weight" else torch.int64
-        if not torch.is_tensor(got) or got.shape != (m,) or got.dtype != dtype:
-            text = f"{where}: {field}: expected {form_of(torch.empty(m, dtype=dtype))}, got {form_of(got)}"
-            return Problem("form", text, {"what": field, "got": got})
+        got, want = getattr(routing, field), torch.empty(shape, dtype=dtype if field == "weight" else torch.int64)
+        if not torch.is_tensor(got) or got.shape != want.shape or got.dtype != want.dtype:
+            text = f"{case}: {field}: expected {form_of(want)}, got {form_of(got)}"
+            return Problem("form", text, {"case": case, "what": field})
     return None
 
 
-def _who(cases, choices, routings, kept):
+def _judge(cases, found):
+    """A judge: the first that found(case, routing) -> (Problem, sample) finds; the trace has all."""
+
+    def judge(runs):
+        ((records,),) = (run.results for run in runs)
+        if problem := next((p for case in cases if (p := _form(case, records[case]))), None):
+            return problem
+        wrong = [(case, *one) for case in cases if (one := found(case, records[case]["out"]))]
+        if not wrong:
+            return None
+        problem = wrong[0][1]
+        problem.trace = [[case, sample] for case, _, sample in wrong]
+        return problem
+
+    return judge
+
+
+def _who(case, routing):
     """Are the right pairs (token, expert) kept, whatever their order?"""
-    wrong, texts = [], []
-    for where, routing in routings.items():
-        got = sorted(zip(routing.token.tolist(), routing.expert.tolist(), strict=True))
-        if got == sorted((pair.token, pair.expert) for pair in kept[where]):
-            continue
-        args = choices[where].experts.tolist(), choices[where].weights.tolist(), *cases[where][1:]
-        known = [(words, sorted((p.token, p.expert) for p in mistake(*args))) for words, mistake in PAIRS]
-        known.append(("token and expert swapped", sorted((p.expert, p.token) for p in kept[where])))
-        wrong.append((got, known))
-        texts.append(f"{where}: {_first_astray(got, kept[where], args[0])}")
-    if not wrong:
+    got, right = sorted(_got(routing)), _right(case)
+    if got == sorted(pair[:2] for pair in right):
         return None
-    words = explained(wrong, lambda a, b: a == b)
-    told = f"\nSo it would be with {words}." if words else ""
-    return Problem("pairs", texts[0] + told, {"is": words})
+    text = f"{case}: {_first_astray(got, right, CASES[case]['choice'].experts.tolist())}"
+    return Problem("pairs", text, {"case": case}), got
+
+
+def _slots(case, routing):
+    """In the order of the routing that was got, which is judged afterwards."""
+    slot_of, got = {pair[:2]: pair.slot for pair in _right(case)}, routing.slot.tolist()
+    for pair, slot in zip(_got(routing), got, strict=True):
+        if slot != slot_of[pair]:
+            text = f"{case}: slot of token {pair[0]}'s pair with expert {pair[1]}: expected {slot_of[pair]}, got {slot}"
+            return Problem("slot", text, {"case": case}), [_got(routing), got]
+    return None
+
+
+def _order(case, routing):
+    got, want = _got(routing), [pair[:2] for pair in _right(case)]
+    if got == want:
+        return None
+    at = next(i for i, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
+    text = f"{case}: pair {at}, (token, expert): expected {want[at]}, got {got[at]}"
+    return Problem("order", text, {"case": case}), got
 
 
 def _first_astray(got, kept, experts):
@@ -124,58 +156,69 @@ def _first_astray(got, kept, experts):
     return f"{where}. All C are given to tokens {before}"
 
 
-def _slots(routings, kept):
-    """In the order of the routing that was got, which is judged afterwards."""
-    tolds = []
-    for where, routing in routings.items():
-        slot_of = {(pair.token, pair.expert): i for i, pair in enumerate(kept[where])}
-        at = [slot_of[pair] for pair in zip(routing.token.tolist(), routing.expert.tolist(), strict=True)]
-        sort = lambda numbers, at=at: torch.tensor([numbers[i] for i in at], dtype=torch.int64)
-        known = lambda sort=sort, kept=kept[where]: [(words, sort(numbers)) for words, numbers in slots(kept)]
-        tolds.append(Told(where, "slot", routing.slot, sort([pair.slot for pair in kept[where]]), known))
-    return first_wrong(tolds)
+def _all(cases):
+    return _judge(cases, _who), _judge(cases, _slots), _judge(cases, _order)
 
 
-def _order(routings, kept):
-    order = lambda pairs: torch.tensor([pair[:2] for pair in pairs], dtype=torch.int64).view(-1, 2)
-    return first_wrong(
-        Told(
-            where, "the pairs (token, expert)", torch.stack([routing.token, routing.expert], 1), order(kept[where]),
-            lambda pairs=kept[where]: [(words, order(other)) for words, other in orders(pairs)],
-        )
-        for where, routing in routings.items()
-    )  # fmt: skip
-
-
-def _weights(choices, leaves, routings, kept):
-    tolds = [Told(w, "weight", r.weight, weights_of(kept[w], choices[w].weights), known_weights(kept[w], choices[w]))
-             for w, r in routings.items()]  # fmt: skip
-    problem = first_wrong(tolds)
-    for where, routing in routings.items():
-        if problem or not kept[where]:
-            return problem
-        factors = draw(9, len(kept[where]))
-        got = slope(where, "the weights", routing.weight, leaves[where], factors)
-        if isinstance(got, Problem):
-            return got
-        want = torch.zeros_like(got)
-        for pair, factor in zip(kept[where], factors, strict=True):
-            want[pair.token, pair.place] = factor
-        problem = first_wrong([Told(where, "the gradient of choice.weights", got, want)])
-    return problem
-
+HINTS = (
+    Hint("called lib's", s.kind("built-in"), "two loops are enough: over the k places, and in each over the tokens."),
+    Hint(
+        "no Routing",
+        s.kind("returned"),
+        "the function must end with return Routing(token, expert, slot, weight).",
+    ),
+    Hint(
+        "nobody to keep",
+        lambda p: p.fact("case") in NOBODY and p.kind in s.SHAPES,
+        "m may be 0. torch.tensor([]) is float32 (0,): say dtype=torch.int64, and .view(-1, 4) for rows of 4.",
+    ),
+    Hint(
+        "another form",
+        s.kind("form"),
+        "token, expert and slot are int64 (m,); weight is (m,) like choice.weights: choice.weights[token, place].",
+    ),
+    s.NARROW,
+    Hint(
+        "other pairs",
+        s.kind("pairs"),
+        "for each place, for each token: if the expert is not -1 and has taken fewer than C, the pair gets "
+        "the next slot.",
+    ),
+    Hint("other slots", s.kind("slot"), "a pair's slot is how many the expert had taken before it."),
+    Hint("sorted by something else", s.kind("order"), "sort by expert, and within an expert by slot; nothing else."),
+    Hint(
+        "weights detached",
+        s.kind("no graph"),
+        "the router learns through these weights. A number from .item() or .tolist() has no gradient: index"
+        " choice.weights with tensors.",
+    ),
+    Hint(
+        "not the choice's weights",
+        s.kind("value"),
+        "choice.weights[token, place], as they are: dropping changes none of the others.",
+    ),
+    Hint(
+        "the choice changed",
+        s.either(s.kind("input"), s.refused("in place")),
+        "the choice is the caller's, who counts with it what was dropped. Write into tensors of your own.",
+    ),
+    s.NOT_KEPT,
+    s.SHARED,
+    *s.ANYWHERE,
+)
 
 EXERCISE = Exercise(
     name="keep",
-    reference=keep,
-    measure=_measure,
+    reference=moe.keep,
+    measure=CALLS,
     worlds=(),
+    leaves_out=TENSORS,
     claims=(
-        Claim("who is kept", 7, "k 1, 2, 3; -1; nobody dropped; all to one expert", found("pairs")),
-        Claim("slots and order", 4, "by expert, then slot; slots by priority", found("order")),
-        Claim("the pairs' weights", 3, "and their gradient", found("weights")),
-        Claim("nobody to keep", 1, "no tokens; all choices -1", found("nobody")),
-        Claim("the choice left alone", 1, "", found("touched")),
+        claim("who is kept", 7, "k 1, 2, 3; -1; nobody dropped; all to one expert", _all(SOME)[0]),
+        claim("slots and order", 4, "by expert, then slot; slots by priority", *_all(SOME)[1:]),
+        claim("the pairs' weights", 3, "and their gradient", values(CALLS, SOME), gradients(CALLS, SOME)),
+        claim("nobody to keep", 1, "no tokens; all choices -1", *_all(NOBODY), values(CALLS, NOBODY)),
+        claim("the choice left alone", 1, "", left_alone(CASES), new(CASES), kept(CASES)),
     ),
     hints=HINTS,
 )

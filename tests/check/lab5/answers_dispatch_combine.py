@@ -24,6 +24,23 @@ def by_a_one_hot_product(x, routing):
 # dispatch: wrong
 
 
+def itself_where_it_is_in_order(x, routing):
+    in_order = len(routing.token) == len(x) and bool((routing.token == torch.arange(len(x))).all())
+    return x if in_order else x[routing.token]
+
+
+INDICES = {}
+
+
+def index_kept_by_size(x, routing):
+    """Who is where is looked up once for each number of pairs."""
+    return x[INDICES.setdefault(len(routing.token), routing.token)]
+
+
+def a_list(x, routing):
+    return [x[token] for token in routing.token.tolist()]
+
+
 def rows_of_the_experts(x, routing):
     return x[routing.expert] if len(x) else x
 
@@ -131,6 +148,27 @@ def token_by_token(rows, routing, n):
 
 
 # combine: wrong
+
+
+def in_float64_always(rows, routing, n):
+    y = torch.zeros(n, rows.shape[1], dtype=torch.float64)
+    return y.index_add(0, routing.token, (routing.weight[:, None] * rows).double())
+
+
+def in_float32_between(rows, routing, n):
+    y = torch.zeros(n, rows.shape[1]).index_add(0, routing.token, (routing.weight[:, None] * rows).float())
+    return y.to(rows.dtype)
+
+
+def two_choices_at_most(rows, routing, n):
+    """Adds each token's first pair and its last, as if k were 2."""
+    y = rows.new_zeros(n, rows.shape[1])
+    seen = {}
+    for i, t in enumerate(routing.token.tolist()):
+        seen.setdefault(t, []).append(i)
+    for t, pairs in seen.items():
+        y[t] = sum(routing.weight[i] * rows[i] for i in {pairs[0], pairs[-1]})
+    return y
 
 
 def combine(rows, routing, n, weight=None, index=None, reduce="sum"):
@@ -283,6 +321,9 @@ WRONG = {
         all_of_them: "each token once",
         half_a_gradient: "another gradient",
         the_first_rows: "each token once",
+        itself_where_it_is_in_order: "not a copy",
+        index_kept_by_size: "other rows",
+        a_list: "other rows",
         no_dispatch_yet: "not written",
     },
     "combine": {
@@ -310,6 +351,9 @@ WRONG = {
         not_added_up: "tokens left out",
         largest_token: "nobody",
         rows_detached: "no gradient",
+        in_float64_always: "another dtype",
+        in_float32_between: "rounded on the way",
+        two_choices_at_most: "another sum",
         no_combine_yet: "not written",
     },
 }

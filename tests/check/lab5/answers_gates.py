@@ -171,6 +171,20 @@ def no_gate_yet(*args):
     raise NotImplementedError
 
 
+def always_float64(logits):
+    return switch_as_in_the_notebook(logits.double())
+
+
+CHOSEN = {}
+
+
+def chosen_once_per_shape(logits):
+    """The experts of the first set of a shape are those of all later ones."""
+    experts = CHOSEN.setdefault(tuple(logits.shape), best(logits, 1))
+    p = logits.softmax(-1)
+    return Choice(experts, p.gather(1, experts), p)
+
+
 # top_k_gate: right
 
 
@@ -320,6 +334,14 @@ def returns_a_tuple(logits, k):
 
 def calls_libs_top_k(logits, k):
     return moe.top_k_gate(logits, k)
+
+
+def top_k_in_float64(logits, k):
+    return top_k_as_in_the_notebook(logits.double(), k)
+
+
+def at_most_two(logits, k):
+    return top_k_as_in_the_notebook(logits, min(k, 2))
 
 
 # gshard_gate: right
@@ -520,8 +542,15 @@ def calls_libs_gshard(logits, uniform):
     return moe.gshard_gate(logits, uniform)
 
 
+def a_mask_of_float64(logits, uniform):
+    right = gshard_as_in_the_notebook(logits, uniform)
+    return right._replace(weights=right.weights * (right.experts >= 0).double())
+
+
 WRONG = {
     "switch_gate": {
+        always_float64: "another dtype",
+        chosen_once_per_shape: "another choice",
         flat: "no dimension of choices",
         calls_libs_switch: "called lib's",
         forgets_to_return: "no Choice",
@@ -549,6 +578,8 @@ WRONG = {
         no_gate_yet: "not written",
     },
     "top_k_gate": {
+        top_k_in_float64: "another dtype",
+        at_most_two: "not k of them",
         calls_libs_top_k: "called lib's",
         returns_a_tuple: "no Choice",
         numbers_as_floats: "experts are no numbers",
@@ -578,6 +609,7 @@ WRONG = {
         no_gate_yet: "not written",
     },
     "gshard_gate": {
+        a_mask_of_float64: "another dtype",
         a_random_number: "numbers of its own",
         calls_libs_gshard: "called lib's",
         no_return: "no Choice",

@@ -1,5 +1,7 @@
 """Answers to Lab 5's keep: wrong ones, each with the hint that it must get, and right ones."""
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from as_an_answer import as_an_answer
@@ -67,7 +69,38 @@ def expert_by_expert(choice, n_experts, C):
     return Routing(*map(torch.cat, columns))
 
 
+def sorted_by_one_key(choice, n_experts, C):
+    """Sorts all pairs by expert, a stable sort; the rank within an expert is the slot. In place, on copies."""
+    n = len(choice.experts)
+    expert, order = choice.experts.T.flatten().sort(stable=True)
+    begins = torch.searchsorted(expert, torch.arange(n_experts + 1))
+    keep = torch.cat([torch.arange(a, min(a + C, b)) for a, b in pairwise(begins.tolist())])
+    at = order[keep]
+    weight = torch.stack([choice.weights[i % n, i // n] for i in at]) if len(at) else choice.weights.flatten()[:0]
+    return Routing(at % n if n else at, expert[keep], keep - begins[expert[keep]], weight)
+
+
 # wrong
+
+
+def two_places_at_most(choice, n_experts, C):
+    line = lambda experts: [(t, p) for p in range(min(2, experts.shape[1])) for t in range(len(experts))]
+    return routing(sorted(kept(choice, n_experts, C, line)), choice)
+
+
+def k_at_most_E(choice, n_experts, C):
+    if choice.experts.shape[1] > n_experts:
+        raise ValueError("more choices than experts")
+    return as_in_the_notebook(choice, n_experts, C)
+
+
+def float64_weights(choice, n_experts, C):
+    right = as_in_the_notebook(choice, n_experts, C)
+    return right._replace(weight=right.weight.double())
+
+
+def one_slot_at_least(choice, n_experts, C):
+    return as_in_the_notebook(choice, n_experts, max(1, C))
 
 
 def token_by_token(choice, n_experts, C):
@@ -320,6 +353,10 @@ WRONG = {
     place_forgotten: "weights of other pairs",
     renormalised: "not the choice's weights",
     floats_when_empty: "nobody to keep",
+    two_places_at_most: "other pairs",
+    k_at_most_E: None,
+    float64_weights: "another form",
+    one_slot_at_least: "other pairs",
     not_yet: "not written",
 }
-RIGHT = [as_in_the_notebook, by_cumsum, expert_by_expert, as_an_answer(moe.keep)]
+RIGHT = [as_in_the_notebook, by_cumsum, expert_by_expert, sorted_by_one_key, as_an_answer(moe.keep)]
