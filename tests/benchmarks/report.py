@@ -177,7 +177,7 @@ def plain(value):
 
 
 def within(interval) -> str:
-    digits = 2 if interval.median >= 0.1 else 4
+    digits = 4 if 0.0005 < interval.median < 0.1 else 2
     return f"{interval.median:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
