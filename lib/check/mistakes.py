@@ -34,7 +34,10 @@ VOCABULARY = ("calls", "cases", "claims", "comm", "explain", "failure", "fingerp
 
 @dataclass(frozen=True)
 class Edit:
-    """The reference with other text in some places: changes is ((this, that), ...), each `this` once in it."""
+    """The reference with other text in some places: changes is ((this, that), ...), each `this` once in it.
+
+    Where one of them is not in the reference itself, it is in its module: what the reference calls there may be wrong.
+    """
 
     changes: tuple[tuple[str, str], ...]
 
@@ -44,14 +47,15 @@ class Edit:
 
     def of(self, reference):
         text = textwrap.dedent(inspect.getsource(reference))
+        module, where = sys.modules[reference.__module__], reference.__name__
+        if not all(old in text for old, _ in self.changes):
+            text, where = inspect.getsource(module), f"{module.__name__}, where {where} is"
         for old, new in self.changes:
             if text.count(old) != 1:
-                name = reference.__name__
-                raise ValueError(f"{old!r} is {text.count(old)} times in {name}, expected once: name more of it")
+                raise ValueError(f"{old!r} is {text.count(old)} times in {where}, expected once: name more of it")
             text = text.replace(old, new)
         linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
-        scope = dict(vars(sys.modules[reference.__module__]))
-        scope["__name__"] = "a_mistake"
+        scope = dict(vars(module)) | {"__name__": "a_mistake"}
         exec(compile(text, FILE, "exec"), scope)
         return scope[reference.__name__]
 
@@ -69,6 +73,7 @@ class Mistake:
     text: str = ""
 
     def made(self, reference):
+        """The answer, as a student's would be."""
         return self.answer.of(reference) if isinstance(self.answer, Edit) else _as_a_students(self.answer)
 
 
