@@ -32,6 +32,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from lib import backend, peers
 from lib.launch import groups
+from lib.launch.server import LATER
 from lib.launch.stacks import LIB
 
 NOT_THE_USERS = (LIB, sysconfig.get_paths()["stdlib"], os.path.dirname(os.path.dirname(torch.__file__)))
@@ -44,6 +45,7 @@ CLASSES = [torch.Tensor, torch.nn.Parameter, torch.autograd.Function, dist.Proce
 HOOKS = [
     hooks for name, hooks in vars(torch.nn.modules.module).items() if name.startswith("_global_") and "hooks" in name
 ]
+SLOW_IMPORT = "was imported, which takes seconds"  # ends what is left of a run that imported what a server can have
 BOOK_KEEPING = ("lib.launch", "lib.peers")  # what these hold is about the runs
 MAY_CHANGE = {  # names that may hold something else after a run: it is the same for every run, or is put back
     ("torch.distributed.distributed_c10d", "_group_count"),
@@ -116,6 +118,8 @@ class Before:
             return f"{type(error).__name__}: {error}"
 
     def _left(self):
+        if slow := [name for name in LATER if name in sys.modules and name not in self.modules]:
+            return f"{slow[0]} {SLOW_IMPORT}"
         gc.collect()
         if new := [t.name for t in threading.enumerate() if t not in self.threads and not _is_ours(t)]:
             return f"the thread {new[0]}"

@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 
 from lib.backend import Choice
+from lib.launch import leftovers, worker
 from lib.launch import server as servers
-from lib.launch import worker
 from lib.launch.agent import Agent, signal_to
 from lib.launch.server import Server
 from lib.launch.share import state
@@ -131,7 +131,8 @@ class Ranks:
         """What the last run left, in words."""
         for rank in range(self.nproc):
             with contextlib.suppress(OSError), open(f"{self.folder}/left{rank}") as file:
-                return f"rank {rank}: {file.read()}"
+                if what := file.read():  # a rank may be about to write it
+                    return f"rank {rank}: {what}"
         return "collectives that not all ranks called, or a rank that did not rest"
 
     def end(self) -> None:
@@ -204,8 +205,31 @@ def server_pids() -> list[int]:
 
 
 def _give_up(ranks):
-    reasons.append(ranks.left())
+    why = ranks.left()
+    reasons.append(why)
     ranks.end()
+    if why.endswith(leftovers.SLOW_IMPORT):
+        _load_now()
+
+
+def _lack_later():
+    return len(_servers) == 1 and _servers[0].modules == servers.PRELOAD
+
+
+def _load_now():
+    """Runs need what the second server imports: from now on ranks come from it, though the first wait until it has."""
+    if _lack_later():
+        _servers.append(Server([*servers.PRELOAD, *servers.LATER]))
+    _pause(signal.SIGCONT)
+    _take_over(_servers[-1])
+
+
+def _take_over(server):
+    """From now on ranks come from this server, the last one made."""
+    server.loaded = True
+    _end(ranks for ranks in _sets if ranks.server is not server)
+    while _servers[0] is not server:
+        _servers.pop(0).end()
 
 
 def _end(which):
@@ -270,7 +294,7 @@ class _Keeper(threading.Thread):
         global _last
         now = time.monotonic()
         for ranks in list(_sets):
-            if ranks.busy or not ranks.server.loaded:
+            if ranks not in _sets or ranks.busy or not ranks.server.loaded:
                 continue
             if now - ranks.used > (IDLE_ON_GPU if ranks.choice.ranks_per_gpu else IDLE):
                 _last = None
@@ -287,7 +311,7 @@ class _Keeper(threading.Thread):
                 ranks.sleep()
 
     def lacks_later(self):
-        return len(_servers) == 1 and _servers[0].modules == servers.PRELOAD and not self.given_up
+        return _lack_later() and not self.given_up
 
     def load_later(self):
         """Make the second server, and a set from it; once that rests, what came from the first is replaced."""
@@ -299,9 +323,7 @@ class _Keeper(threading.Thread):
             if coming is None and _last is not None:
                 Ranks(*_last, server)
             elif coming is not None and coming.is_as_new(0):
-                server.loaded = True
-                _end(ranks for ranks in _sets if ranks is not coming)
-                _servers.pop(0).end()
+                _take_over(server)
             elif coming is not None and coming.agent.has_ended:
                 coming.end()
                 _servers.pop().end()

@@ -332,3 +332,22 @@ def test_while_graded_each_exercise_has_ranks_of_its_own(program):
     )
     code, _, err = finish(process)
     assert code == 0, err
+
+
+def test_what_takes_seconds_to_import_is_imported_once_not_by_each_runs_ranks(program):
+    """torch.optim imports torch._dynamo: 8 ranks did so again in every run, as long as no two seconds passed between."""
+    process = program(
+        """
+        import os, sys, torch
+        from lib import launch
+        def step():
+            had = "torch._dynamo" in sys.modules
+            torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1).step()
+            return had, os.getpid()
+        had, pids = zip(*(launch.capture(step, nproc=1)[0] for _ in range(3)))
+        assert had == (False, True, True), had
+        assert pids[1] == pids[2], pids
+    """,
+    )
+    code, _, err = finish(process)
+    assert code == 0, err
