@@ -9,8 +9,9 @@
                                                  ring_all_reduce = reference("lab0.ring_all_reduce", globals())
 
 The marker is the line above the definition: a function or class at the top of a module (above its decorators), or a
-`key=lambda ...`. Of a class, its docstring and the signatures of its public methods stay. Everything around stays as it
-is, so the rest of lib runs as before.
+`key=lambda ...`. Of a class, its docstring and the signatures of its public methods stay. A private function or class
+of the module that only such definitions use says what they do, and goes with them. Everything around stays as it is, so
+the rest of lib runs as before.
 """
 
 import ast
@@ -78,6 +79,27 @@ def marked(source: str) -> list[Marked]:
     return found
 
 
+def helpers(source: str, taken: list[Marked]) -> list[Marked]:
+    """The private functions and classes of the module that nothing but these definitions uses, or one another."""
+    tops = [node for node in ast.parse(source).body if not isinstance(node, (ast.Import, ast.ImportFrom))]
+    lab_of = {one.node.name: one.lab for one in taken if not isinstance(one.node, ast.keyword)}
+    private = {n.name: n for n in tops if isinstance(n, (*FUNCTIONS, ast.ClassDef)) and n.name.startswith("_")}
+    users = {name: [] for name in private}
+    for node in tops:
+        for name in {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)} & private.keys():
+            if node is not private[name]:
+                users[name].append(getattr(node, "name", None))
+    found = {name for name in private if users[name]}
+    while unfit := {name for name in found if not all(user in lab_of or user in found for user in users[name])}:
+        found -= unfit
+    while reached := {n: lab_of[u] for n in found - lab_of.keys() for u in users[n] if u in lab_of}:
+        lab_of |= reached
+    return [
+        Marked(lab_of[name], name, private[name], _first_line(private[name]), private[name].end_lineno)
+        for name in sorted(found & lab_of.keys())
+    ]
+
+
 def withhold(source: str, keep: Iterable[str] = ()) -> tuple[str, dict[str, Definition]]:
     """(the source without its marked definitions, {"lab0.ring_all_reduce": its Definition}).
 
@@ -86,6 +108,7 @@ def withhold(source: str, keep: Iterable[str] = ()) -> tuple[str, dict[str, Defi
     taken = [one for one in marked(source) if one.lab not in set(keep)]
     if not taken:
         return source, {}
+    taken = sorted([*taken, *helpers(source, taken)], key=lambda one: one.first)
     lines = source.splitlines()
     docstring = _docstring(ast.parse(source))
     begin = docstring.end_lineno if docstring else 0
@@ -93,7 +116,10 @@ def withhold(source: str, keep: Iterable[str] = ()) -> tuple[str, dict[str, Defi
     for one in taken:
         kept += lines[begin : one.first - 1]
         begin = one.last
-        if isinstance(one.node, ast.keyword):
+        if one.name.startswith("_"):
+            definitions[one.key] = Definition("\n".join(lines[one.first - 1 : one.last]), len(kept) + 1)
+            kept.append(f'{one.name} = reference("{one.key}", globals())')
+        elif isinstance(one.node, ast.keyword):
             if not re.fullmatch(r",?\s*(#.*)?", lines[one.last - 1][one.node.end_col_offset :]):
                 raise CourseError(f"line {one.last}: nothing but a comma may follow the exercise {one.key}")
             text = f"{one.name} = {ast.get_source_segment(source, one.node.value)}"

@@ -335,7 +335,7 @@ def test_while_graded_each_exercise_has_ranks_of_its_own(program):
 
 
 def test_what_takes_seconds_to_import_is_imported_once_not_by_each_runs_ranks(program):
-    """torch.optim imports torch._dynamo: 8 ranks did so again in every run, as long as no two seconds passed between."""
+    """An optimizer imports torch._dynamo: ranks did so again in every run, if no two seconds passed between two."""
     process = program(
         """
         import os, sys, torch
