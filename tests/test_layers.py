@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "automatic": BELOW_PARALLEL,
     "mesh": set(),
     "hybrid": BELOW_PARALLEL | PARALLEL | {"mesh"},
-    "cost": {"pipeline"},
+    "cost": {"collectives", "pipeline"},
     "plots": {"cost", "pipeline"},
     "explore": {"plots", "cost", "collectives", "pipeline"},
     "course": {"check"},  # validate compares fingerprints with what they were made of

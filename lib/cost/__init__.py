@@ -21,9 +21,9 @@ The model: what a plan costs
 
 Against published runs
     published.py described.py rows.py metrics.py the tables in data/, a row's model, its plan, its metric as seconds
-    parameters.py fit.py                         what is fitted, and how
+    parameters.py                                what is fitted
     predict.py ranges.py                         rows predicted; how sure that is
-    score.py sweeps.py                           their errors; what the plan that it would have chosen costs
+    study/                                       the fit, the errors, what the plans that it would choose cost
 
 Planning
     choose.py                                    the fastest plan that fits, in one loop

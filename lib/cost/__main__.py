@@ -7,10 +7,11 @@ python -m lib.cost fit                               fit the parameters again, o
 import argparse
 import sys
 
-from lib.cost import explain, fit, ranges, score
+from lib.cost import explain, ranges
 from lib.cost.parameters import parameters
 from lib.cost.plan import RECOMPUTE
 from lib.cost.predict import predict_file
+from lib.cost.study import fit, score
 
 FIXED = ("tp", "pp", "dp", "cp", "ep", "v", "micro_batch", "zero")
 

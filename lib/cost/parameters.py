@@ -3,7 +3,7 @@
     R_j     measured seconds of row j              T_j(x)   the model's, with parameters x
     x*      minimises the sum of rho( w (log R_j - log T_j(x)) ) + (how far x is from its start, in its own spread)^2
 
-fit.py finds x*, on the rows of data/rows.csv alone, and writes it to data/parameters.csv beside start, bounds and
+study/fit.py finds x*, on the rows of data/rows.csv alone, and writes it to data/parameters.csv beside start, bounds and
 meaning. Hardware's own figures (hardware.py) are not fitted, and neither is anything of memory.
 """
 

@@ -3,8 +3,8 @@
 import pytest
 
 from lib.cost.bubbles import SCHEDULES, bubble_rate, measured_times, published_rate
-from lib.cost.fit import table_as_text
 from lib.cost.predict import predict
+from lib.cost.study.fit import table_as_text
 
 ROWS = [row for row in table_as_text("rows") if row["metric"] == "bubble_rate"]
 EXACT = ("1f1b", "1f1b-i", "zb-h1", "zb-h2", "zb-1p")

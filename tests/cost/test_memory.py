@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from lib.cost import score
 from lib.cost.kept import in_flight
 from lib.cost.memory import memory, peak_bytes, stage_memory
 from lib.cost.plan import Plan
@@ -13,6 +12,7 @@ from lib.cost.predict import predict
 from lib.cost.shapes import load, shape
 from lib.cost.stacks import Stack, stacks
 from lib.cost.step import split
+from lib.cost.study import score
 
 GIB = 2**30
 MIXED = Stack("mixed", flash=0, state=(2, 2, 12), logit_bytes=0)

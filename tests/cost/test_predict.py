@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from lib.cost import fit
 from lib.cost.metrics import TIME_METRICS, from_seconds, to_seconds
 from lib.cost.predict import predict, predict_file
 from lib.cost.rows import Unpredictable, job, number
+from lib.cost.study import fit
 
 ROWS = fit.table_as_text("rows")
 NOT_PREDICTED = {  # and why

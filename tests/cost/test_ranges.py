@@ -6,10 +6,11 @@ from math import exp
 import numpy as np
 import pytest
 
-from lib.cost import fit, ranges
+from lib.cost import ranges
 from lib.cost.predict import predict
 from lib.cost.published import DATA
 from lib.cost.rows import job
+from lib.cost.study import fit
 
 ROWS = fit.table_as_text("rows")
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lib.cost import fit, ranges, sweeps
+from lib.cost import ranges
 from lib.cost.memory import peak_bytes
 from lib.cost.metrics import hardware_flops
 from lib.cost.parameters import from_values, parameters
@@ -24,6 +24,7 @@ from lib.cost.predict import UNITS
 from lib.cost.published import table
 from lib.cost.rows import Unpredictable, job
 from lib.cost.stacks import DEFAULT_STACK
+from lib.cost.study import fit, sweeps
 
 FOLDS = 5
 
