@@ -222,54 +222,39 @@ EXERCISE = Exercise(
 ### BEGIN MISTAKES
 from lib.check.mistakes import Edit, Mistake, edit  # noqa: E402
 
-
-def _dims(**others):
-    """Other dims for these endings, _ for a dot; a new ending is put before the rest."""
-    changed, new = Edit(()), ""
-    for ending, dim in others.items():
-        name = ending.replace("_", ".")
-        if name in state.SPLIT:
-            changed = changed.then(f'"{name}": {state.SPLIT[name]},', f'"{name}": {dim},')
-        else:
-            new += f'    "{name}": {dim},\n'
-    return changed.then("SPLIT = {  # name ends in: dim\n", "SPLIT = {\n" + new)
+PART, COPY = "tensor.chunk(tp, dim)[rank]", "tensor.detach().clone()"
+DIVIDE = 'divide(tensor.shape[dim], tp, f"dim {dim} of {name}")'
+COLUMNS = ("attention.q", "attention.k", "attention.v", "mlp.up")
 
 
-_PART = "tensor.chunk(tp, dim)[rank]"
-_COLUMNS = ("attention_q", "attention_k", "attention_v", "mlp_up")
+def _dims(others):
+    """Other dims for names with these endings."""
+    known = [(f'"{name}": {state.SPLIT[name]},', f'"{name}": {dim},') for name, dim in others.items()
+             if name in state.SPLIT]  # fmt: skip
+    first = "SPLIT = {  # name ends in: dim"
+    new = [f'    "{name}": {dim},' for name, dim in others.items() if name not in state.SPLIT]
+    return Edit((*known, (first, "\n".join([first, *new]))))
+
+
 MISTAKES = (
-    Mistake(
-        "another rank's part",
-        edit(_PART, "tensor.chunk(tp, dim)[tp - 1 - rank]"),
-        "tensor.chunk(tp, dim)[rank]: rank r has the r-th part.",
-    ),
-    Mistake(
-        "interleaved",
-        edit(_PART, "tensor.movedim(dim, 0)[rank::tp].movedim(0, dim)"),
-        "parts are contiguous: rank r's come one after the other, so that a part is whole heads.",
-    ),
-    Mistake("the bias of a row layer", _dims(attention_out_bias=0, mlp_down_bias=0)),
-    Mistake("the bias of a column layer", _dims(**{f"{layer}_bias": None for layer in _COLUMNS})),
-    Mistake(
-        "a norm or a position",
-        _dims(**{f"{norm}_{what}": 0 for norm in ("norm1", "norm2", "norm") for what in ("weight", "bias")}),
-    ),
-    Mistake("a norm or a position", _dims(position_weight=1)),
-    Mistake("rows for columns", _dims(attention_out_weight=0, mlp_down_weight=0)),
-    Mistake("rows for columns", _dims(mlp_down_weight=0)),
-    Mistake("the vocabulary", _dims(embedding_token_weight=1, head_weight=1)),
-    Mistake("the vocabulary", _dims(head_weight=None)),
+    Mistake("another rank's part", edit(PART, "tensor.chunk(tp, dim)[tp - 1 - rank]"),
+            "tensor.chunk(tp, dim)[rank]: rank r has the r-th part."),
+    Mistake("interleaved", edit(PART, "tensor.movedim(dim, 0)[rank::tp].movedim(0, dim)"),
+            "parts are contiguous: rank r's come one after the other, so that a part is whole heads."),
+    Mistake("the bias of a row layer", _dims({"attention.out.bias": 0, "mlp.down.bias": 0})),
+    Mistake("the bias of a column layer", _dims({f"{layer}.bias": None for layer in COLUMNS})),
+    Mistake("a norm or a position", _dims({f"{norm}.{what}": 0 for norm in ("norm1", "norm2", "norm")
+                                           for what in ("weight", "bias")})),
+    Mistake("a norm or a position", _dims({"position.weight": 1})),
+    Mistake("rows for columns", _dims({"attention.out.weight": 0, "mlp.down.weight": 0})),
+    Mistake("rows for columns", _dims({"mlp.down.weight": 0})),
+    Mistake("the vocabulary", _dims({"embedding.token.weight": 1, "head.weight": 1})),
+    Mistake("the vocabulary", _dims({"head.weight": None})),
     Mistake("the vocabulary", edit("if dim is not None", "if False")),
-    Mistake("columns for rows", _dims(**{f"{layer}_weight": 1 for layer in _COLUMNS})),
-    Mistake("views of what is cut", edit("tensor.detach().clone()", "tensor")),
-    Mistake(
-        "the same tensor where nothing is cut",
-        edit(_PART, "tensor.chunk(tp, dim)[rank].clone()").then("tensor.detach().clone()", "tensor"),
-    ),
-    Mistake("no error", edit("divide(tensor", "len(tensor").then(_PART, "tensor.tensor_split(tp, dim)[rank]")),
-    Mistake(
-        "no error",
-        edit('divide(tensor.shape[dim], tp, f"dim {dim} of {name}")', "assert tensor.shape[dim] % tp == 0, name"),
-    ),
-)
+    Mistake("columns for rows", _dims({f"{layer}.weight": 1 for layer in COLUMNS})),
+    Mistake("views of what is cut", edit(COPY, "tensor")),
+    Mistake("the same tensor where nothing is cut", edit(PART, f"{PART}.clone()").then(COPY, "tensor")),
+    Mistake("no error", edit(DIVIDE, "pass").then(PART, "tensor.tensor_split(tp, dim)[rank]")),
+    Mistake("no error", edit(DIVIDE, "assert tensor.shape[dim] % tp == 0")),
+)  # fmt: skip
 ### END MISTAKES
