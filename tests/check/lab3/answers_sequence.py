@@ -106,6 +106,10 @@ def ranks_of_the_world(x, there, back, group):
     return Pair.apply(x, lambda x: there(x).roll(shift, 1), back)
 
 
+def alone_one_sequence(x, there, back, group):
+    return Pair.apply(x, there, back) if dist.get_world_size(group) > 1 else x[:1]
+
+
 def tokens_reversed(x, there, back, group):
     return Pair.apply(x, lambda x: there(x).flip(1), lambda dy: back(dy.flip(1)))
 
@@ -133,6 +137,7 @@ BOTH = {
         overwrites_x: "changed what it was given",
         for_two_ranks: "right on two ranks only",
         ranks_of_the_world: "ranks of the world, not of the group",
+        alone_one_sequence: "one rank alone",
         tokens_reversed: "tokens in other places",
         stays_turned: "another shape",
         one_sequence_at_a_time: "more than is needed",
