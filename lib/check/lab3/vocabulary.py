@@ -27,7 +27,9 @@ from lib.tensor_parallel import embedding, loss, mappings
 V, D = 12, 3
 TOKENS = torch.tensor([[3, 0, 7, 11, 6, 2, 8], [5, 9, 1, 7, 10, 4, 0]], device="cpu")  # (B, T)
 TARGETS = torch.tensor([[7, 0, 5, 11, 3, 8], [6, 2, 9, 1, 10, 4]], device="cpu")  # (B, T)
-RANKS = {"worlds": (4,), "may_call": (*fb.MAY_CALL, "vocabulary.leave"), "leaves_out": fb.FUNCTION}
+LEAVES_OUT = {name: fb.FUNCTION[name] for name in ("generators", "memory", "attributes")}
+RANKS = {"worlds": (4,), "may_call": (*fb.MAY_CALL, "vocabulary.leave"), "leaves_out": LEAVES_OUT}
+NOTHING = fb.Turn((0, 1), what="rank 0's words only")
 GRAD = 0.5  # what reaches the loss from above
 ANOTHER_ROW = Hint(
     "a row that this rank does not have",
@@ -49,11 +51,18 @@ NO_GRADIENT = Hint(
 )
 
 
+def _of(case, ids):
+    """Each in its case: all of them, or those that rank 0 has."""
+    return ids % (V // case.world_size) if case == NOTHING else ids
+
+
 # vocab_parallel_embedding
+
+TABLES = (*fb.TURNS, NOTHING, fb.ALONE)
 
 
 def _vectors(case, N, rank, number):
-    tokens, width, rows = TOKENS[:, number:], D + number, V // N
+    tokens, width, rows = _of(case, TOKENS)[:, number:], D + number, V // N
     table = draw(case.seed + number, V, width, top=999).cpu().requires_grad_()
     dy = draw(case.seed + 50 + number, *tokens.shape, width, top=99).cpu()
     out = table[tokens]
@@ -71,7 +80,7 @@ def _g(recorder):
     return {"leave": leave}
 
 
-VECTORS = fb.ForwardBackward(fb.CASES, _vectors, _g)
+VECTORS = fb.ForwardBackward(TABLES, _vectors, _g)
 
 
 EMBEDDING = Exercise(
@@ -83,9 +92,9 @@ EMBEDDING = Exercise(
         claim("each token's vector", 3, f"{fb.GROUPS_SAY}; each rank's first and last row", fb.values(VECTORS)),
         claim("each row's gradient", 2, "of its own tokens, twice for a token that is there twice",
               fb.values(VECTORS, "weight")),
-        claim("one g, of (B, T, D)", 2, "backward sends nothing", only_calls(fb.TURNS, lambda case, rank: [
+        claim("one g, of (B, T, D)", 2, "backward sends nothing", only_calls(TABLES[:-1], lambda case, rank: [
             ("all_reduce", "forward", truth.out.numel()) for truth in VECTORS.truths(case, rank)])),
-        claim("tokens and weight left alone", 1, "", left_alone(fb.CASES), kept(fb.CASES)),
+        claim("tokens and weight left alone", 1, "", left_alone(TABLES), kept(TABLES)),
     ),
     hints=(
         *fb.COMMON,
@@ -136,12 +145,12 @@ EMBEDDING = Exercise(
 
 PLAIN = fb.TURNS
 LARGE = tuple(replace(case, what="large logits") for case in fb.TURNS[:3])
-CASES = (*PLAIN, *LARGE, fb.ALONE)
+CASES = (*PLAIN, *LARGE, NOTHING, fb.ALONE)
 
 
 def _logits(case, N, number):
     logits = draw(case.seed + 3 + number, *TARGETS.shape, V).cpu()
-    if case.what:
+    if case in LARGE:
         near, far, half = 1000.0, -1000.0, logits.view(-1, V)
         half[0::4] += near
         half[1::4] += far
@@ -154,7 +163,7 @@ def _logits(case, N, number):
 
 
 def _loss(case, N, rank, number):
-    logits, targets = _logits(case, N, number).requires_grad_(), TARGETS[:, number:]
+    logits, targets = _logits(case, N, number).requires_grad_(), _of(case, TARGETS)[:, number:]
     out = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
     dy = torch.tensor(GRAD, dtype=out.dtype, device="cpu")
     out.backward(dy)
@@ -190,7 +199,7 @@ def _large(fits=lambda maxima, calls: True):
 
     def large(p):
         calls = p.fact("calls", [])
-        right_case = s.in_case(CASES, lambda case: case.what)(p) and p.kind == "value" and not p.fact("gradient")
+        right_case = s.in_case(CASES, lambda case: case in LARGE)(p) and p.kind == "value" and not p.fact("gradient")
         return right_case and fits(sum(call.reduction == "max" for call in calls), len(calls))
 
     return large
@@ -209,7 +218,7 @@ CROSS_ENTROPY = Exercise(
     **RANKS,
     claims=(
         claim("the mean of -log p(target)", 4, f"{fb.GROUPS_SAY}; every target",
-              fb.values(LOSS, cases=(*PLAIN, fb.ALONE))),
+              fb.values(LOSS, cases=(*PLAIN, NOTHING, fb.ALONE))),
         claim("large logits", 3, "near 1000, near -1000, and far apart", fb.values(LOSS, cases=LARGE)),
         claim("the gradient of the logits", 2, "p, less 1 at the target, over BT", fb.values(LOSS, "logits")),
         claim("three numbers per token", 4, "whatever V is; backward nothing", _three_numbers_per_token),
@@ -241,11 +250,7 @@ CROSS_ENTROPY = Exercise(
         ),
         *fb.COMMON,
         ANOTHER_ROW,
-        Hint(
-            "the sum, not the mean",
-            _times(TARGETS.numel()),
-            "the mean over all B*T tokens: .mean() at the end.",
-        ),
+        Hint("the sum, not the mean", _times(TARGETS.numel()), "the mean over all B*T tokens: .mean() at the end."),
         Hint(
             "N times",
             _times(2, 1 / 2),

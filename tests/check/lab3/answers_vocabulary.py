@@ -73,6 +73,11 @@ def another_rank_adds_1(tokens, weight, group, leave):
     return leave(partial_vectors(tokens, weight, group) + dist.get_rank(group), group)
 
 
+def none_of_its_rows(tokens, weight, group, leave):
+    row, elsewhere = own(tokens, weight.shape[0], group)
+    return 0 * F.embedding(row, weight) if elsewhere.all() else leave(partial_vectors(tokens, weight, group), group)
+
+
 def into_float32(tokens, weight, group, leave):
     row, elsewhere = own(tokens, weight.shape[0], group)
     y = torch.zeros(*tokens.shape, weight.shape[1], device=weight.device)
@@ -255,6 +260,11 @@ def keeps_ctx_in_a_global(logits, targets, group, all_reduce):
     return OnTheClass.apply(logits, targets, group, all_reduce)
 
 
+def only_where_the_targets_are(logits, targets, group, all_reduce):
+    _, elsewhere = own(targets, logits.shape[-1], group)
+    return 0 * logits.sum() if elsewhere.all() else three_messages(logits, targets, group, all_reduce)
+
+
 def in_float32(logits, targets, group, all_reduce):
     return three_messages(logits.float(), targets, group, all_reduce).double()
 
@@ -305,6 +315,7 @@ WRONG = {
         leaves_in_float32: "rounded on the way",
         forgets_the_offset: "a row that this rank does not have",
         another_rank_adds_1: "other vectors",
+        none_of_its_rows: "not on every rank",
         into_float32: "another shape or dtype",
         its_own_g: "not what it was given",
         gathers_the_table: "not what it was given",
@@ -317,6 +328,7 @@ WRONG = {
     },
     "vocab_parallel_cross_entropy": {
         keeps_ctx_in_a_global: "kept beside ctx",
+        only_where_the_targets_are: "not on every rank",
         in_float32: "rounded on the way",
         cross_entropy_of_its_own: "softmax over the rank's own words",
         without_the_max: "no largest taken off",
