@@ -226,3 +226,21 @@ def alone(cases):
         both(kind(*SHAPES, "shared"), in_case(cases, lambda case: case.world_size == 1)),
         "here N is 1: there is nobody to send to, and the result is what the rank itself has.",
     )
+
+
+TWO_ONLY = Hint(
+    "right on two ranks only",
+    lambda p: p.kind in SHAPES and len(members(p)) > 2,
+    "two ranks were right. With more there is a rank that is neither the first nor the last: write it for rank r of N.",
+)
+
+
+def under_way(cases, test):
+    """For cases that pass the test, in which a second call begins before the first goes backward."""
+    return Hint(
+        "kept beside ctx",
+        both(kind(*SHAPES, "group", "clash", "no graph", "not kept", "calls"), in_case(cases, test)),
+        "one call alone was right. Here a second one, over other ranks and of another shape, comes before the first "
+        "goes backward. What backward needs belongs on ctx: the class, the function and globals are the same for all "
+        "calls.",
+    )

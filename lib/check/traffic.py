@@ -72,7 +72,7 @@ def only_calls(cases, expected, phases=("",), section=None):
         for run, case, records in seen(runs, cases):
             for rank, record in enumerate(records):
                 where = f"{case.name}: {case.rank(rank)}"
-                if found := _astray(where, case, record) or _beside(run, case, where, rank, record, phases, section):
+                if found := astray(where, case, record) or beside(run, case, where, rank, record, phases, section):
                     return found
                 got, want = [call[:3] for call in record["calls"]], expected(case, rank)
                 facts = {"case": case, "rank": rank, "got": got, "want": want}
@@ -89,7 +89,8 @@ def only_calls(cases, expected, phases=("",), section=None):
     return judge
 
 
-def _astray(where, case, record):
+def astray(where, case, record):
+    """The Problem if the ranks' calls do not fit together, or are for other ranks; of one record."""
     if record["clash"] is not None:
         clash = record["clash"]
         return Problem("clash", f"{where}: {clash.text}", {"case": case} | clash.facts, clash.trace)
@@ -100,7 +101,8 @@ def _astray(where, case, record):
     return None
 
 
-def _beside(run, case, where, rank, record, phases, section):
+def beside(run, case, where, rank, record, phases=("",), section=None):
+    """The Problem if a rank sent anything by what it was not given."""
     for phase in phases:
         label = section(case, phase) if section else case.name
         if label not in run.ledger.marks:

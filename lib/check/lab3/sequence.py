@@ -7,130 +7,294 @@ So there are two things, `joined` and `summed`, and each is one's forward and th
 joined is another on every rank, also the gradients that come in.
 """
 
-from functools import partial
+from contextlib import suppress
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from lib import backend
-from lib.check.framework import Bundle, Claim, Exercise, Problem
-from lib.check.lab3 import sum_gradients
-from lib.check.lab3.compare import multiples, wrong
-from lib.check.lab3.groups import GROUPS, GROUPS_SAY, WORLD, Case, agreed, backward, forward, found, measured
-from lib.check.lab3.sequence_hints import GATHER_HINTS, NOT_SUMMED, ONLY_OWN, ORDER, SCATTER_HINTS, VIEWED, WHOLE
-from lib.check.lab3.wired import MAY_CALL, Wired, only_calls
+from lib.check import forward_backward as fb
+from lib.check import symptoms as s
+from lib.check.cases import called, draw, groups_and_control, in_step
+from lib.check.claims import claim, each, kept, left_alone
+from lib.check.comm import Clash, Recorder
+from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.traffic import only_calls
 from lib.tensor_parallel import sequence
 
-B, PART, D = 2, 3, 5  # T = 3 N tokens
-G_CASES = [Case("gather_sequence", members) for members in GROUPS]
-S_CASES = [Case("scatter_sequence", members) for members in GROUPS]
+SHAPES = ((2, 3, 5), (3, 2, 4))  # B, T/N, D of the first call, and of one that is under way at the same time
 
 
-def _wholes(N, power):
-    """A (B, T, D) for each rank, whole numbers, all different."""
-    one = torch.arange(1.0, B * N * PART * D + 1, dtype=torch.float64, device=backend.device()).view(B, N * PART, D)
-    return [one**power + 10_000 * r for r in range(N)]
+def _joined(case, N, rank, number):
+    """What is given, (B, T/N, D); what comes of it, (B, T, D); what each rank adds to that."""
+    B, part, D = SHAPES[number]
+    whole = draw(case.seed + number, B, N * part, D, top=999).cpu()
+    own = torch.arange(N * part, device="cpu")[:, None] // part  # (T, 1)  whose token it is
+    return whole.chunk(N, 1)[rank].clone(), whole, [whole * (own == r) for r in range(N)]
 
 
-def _joined(N, rank, power):
-    """What is given, (B, T/N, D); what comes of it, (B, T, D); what mistakes make of it."""
-    whole = _wholes(N, power)[0]
-    parts = whole.chunk(N, 1)
-    if N == 1:
-        return whole, whole, {}
-    alone = torch.zeros_like(whole)
-    alone.chunk(N, 1)[rank].copy_(parts[rank])
-    known = {
-        VIEWED: torch.cat(parts).reshape(whole.shape),
-        VIEWED + " ": torch.cat([part.transpose(0, 1) for part in parts]).reshape(whole.shape),
-        WHOLE: torch.cat(parts),
-        ONLY_OWN: alone,
-        ORDER: torch.cat(parts[::-1], 1),
-        ORDER + " ": torch.stack(parts, 2).reshape(whole.shape),
-        ORDER + "  ": torch.cat([parts[(rank + r) % N] for r in range(N)], 1),
-        **multiples(whole, N),
-    }
-    return parts[rank].clone(), whole, known
+def _summed(case, N, rank, number):
+    """What is given, (B, T, D), partial; what comes of it, (B, T/N, D); what each rank adds to that."""
+    B, part, D = SHAPES[number]
+    wholes = [draw(case.seed + 10 * (number + 1) + r, B, N * part, D, top=999).cpu() for r in range(N)]
+    parts = [whole.chunk(N, 1)[rank] for whole in wholes]
+    return wholes[rank], sum(parts), parts
 
 
-def _summed(N, rank, power):
-    """What is given, (B, T, D), partial; what comes of it, (B, T/N, D); what mistakes make of it."""
-    wholes = _wholes(N, power)
-    total = sum(wholes)
-    if N == 1:
-        return wholes[0], total, {}
-    mine = total.chunk(N, 1)[rank]
-    turned = total.transpose(0, 1)
-    known = {
-        NOT_SUMMED: wholes[rank].chunk(N, 1)[rank],
-        WHOLE: total,
-        WHOLE + " ": total.tensor_split(N)[rank],
-        VIEWED: total.reshape(turned.shape).chunk(N)[rank].transpose(0, 1),
-        VIEWED + " ": total.reshape(turned.shape).chunk(N)[rank].reshape(mine.shape),
-        VIEWED + "  ": turned.chunk(N)[rank].reshape(mine.shape),
-        ORDER: total.chunk(N, 1)[N - 1 - rank],
-        ORDER + " ": total[:, rank::N],
-        ORDER + "  ": total.chunk(N, 1)[(rank + 1) % N],
-        **multiples(mine, N),
-    }
-    return wholes[rank], mine, known
+def _calls(there, back):
+    def truth(case, *where):
+        (x, y, of_y), (dy, dx, of_dx) = there(case, *where), back(case, *where)
+        return fb.Truth({"x": x}, y, dy.clone(), {"x": dx}, {"out": of_y, "x": of_dx})
+
+    given = lambda recorder: {"all_gather": recorder.all_gather, "reduce_scatter": recorder.reduce_scatter}
+    return fb.ForwardBackward(fb.CASES, truth, given)
 
 
-def _measure(cases, there, back, fn):
-    """there(N, rank, power), back(...) -> what goes in, what comes out, {words: what mistakes make of it}."""
-
-    def one(case, rank, group, wire):
-        N, where, given = case.world_size, f"{case.where}: {case.rank(rank)}", Wired(group, wire)
-        (x, want, known), (dy, want_dx, known_dx) = there(N, rank, 1), back(N, rank, 2)
-        leaf, gradient, touched = x.clone().requires_grad_(), None, None
-        y = forward(case, partial(fn, all_gather=given.all_gather, reduce_scatter=given.reduce_scatter), leaf, group)
-        value = wrong(f"{where}: y", y, want, known)
-        if not torch.equal(leaf.detach(), x):
-            touched = Problem("touched", f"{where}: x itself has changed, which the function was given")
-        if agreed(value is None, wire):
-            given.way = "backward"
-            if y.requires_grad:
-                backward(case, (y * dy).sum())
-            gradient = wrong(f"{where}: x.grad", leaf.grad, want_dx, known_dx)
-            if gradient:
-                gradient.kind = "gradient"
-        return given.record(case, where, value=value, gradient=gradient, touched=touched)
-
-    return measured(cases, one)
+GATHER, SCATTER = _calls(_joined, _summed), _calls(_summed, _joined)
 
 
-def _calls(there, back, N):
-    n = {"all_gather": B * PART * D, "reduce_scatter": N * B * PART * D}
-    return [(there, "forward", n[there]), (back, "backward", n[back])]
+def _one_each_way(calls, there, back):
+    def expected(case, rank):
+        truths = calls.truths(case, rank)
+        forward = [(there, "forward", truth.inputs["x"].numel()) for truth in truths]
+        return forward + [(back, "backward", truth.dy.numel()) for truth in truths]
+
+    return only_calls(fb.TURNS, expected)
 
 
-GATHER_SEQUENCE = Exercise(
-    name="gather_sequence",
-    reference=sequence.gather_sequence,
-    measure=partial(_measure, G_CASES, _joined, _summed),
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
-    claims=(
-        Claim("all tokens, in rank order", 2, f"{GROUPS_SAY}; 2 sequences", found(G_CASES, "value")),
-        Claim("backward sums this rank's", 3, "gradients differ from rank to rank", found(G_CASES, "gradient")),
-        Claim("one all-gather, one reduce-scatter", 1, "forward, backward; nothing else",
-              only_calls(G_CASES, partial(_calls, "all_gather", "reduce_scatter"))),
-        Claim("x left alone", 1, "", found(G_CASES, "touched")),
+def _exercise(reference, measure, claims, not_there, not_back):
+    """not_there, not_back: the hints where a rank has only its own, forward and backward, (name, sentence)."""
+    return Exercise(
+        name=reference.__name__,
+        reference=reference,
+        measure=measure,
+        worlds=(4,),
+        may_call=fb.MAY_CALL,
+        leaves_out=fb.FUNCTION,
+        claims=(*claims, claim("x left alone", 1, "", left_alone(fb.CASES), kept(fb.CASES))),
+        hints=(
+            *fb.COMMON,
+            Hint(
+                "a mean or a multiple",
+                lambda p: p.fact("factor") is not None,
+                "the numbers are N times too large or too small. A reduce-scatter sums once; nothing is divided, and "
+                "what is the same everywhere is not summed again.",
+            ),
+            Hint(not_there[0], lambda p: p.fact("own") and not p.fact("gradient"), not_there[1]),
+            Hint(not_back[0], s.both(s.fact("own"), s.fact("gradient")), not_back[1]),
+            Hint(
+                "tokens in other places",
+                s.fact("elsewhere"),
+                "the right numbers in another order. Rank r has T/N tokens one after the other, of each sequence; view "
+                "and reshape only rename dims, transpose exchanges them.",
+            ),
+            Hint(
+                "no gradient",
+                s.kind("no graph"),
+                "x.grad is None: autograd does not see through a message. Write an autograd.Function, and return what "
+                "its .apply(x) returns.",
+            ),
+            s.NOT_GIVEN,
+            Hint(
+                "more than is needed",
+                s.kind("calls"),
+                "one collective forward, and one backward. Each of G and S is the other's mirror image.",
+            ),
+            Hint(
+                "another shape",
+                s.either(s.kind("form", "returned"), s.refused("shape")),
+                "G: (B, T/N, D) -> (B, T, D). S: the other way round. Backward: the opposite.",
+            ),
+            s.NOT_ALL_RANKS,
+            Hint(
+                "changed what it was given",
+                s.kind("input"),
+                "x is the caller's: work on x.transpose(0, 1).contiguous(), which is a copy.",
+            ),
+            s.NOT_KEPT, *s.ANYWHERE,
+        ),
+    )  # fmt: skip
+
+
+GATHER_SEQUENCE = _exercise(
+    sequence.gather_sequence,
+    GATHER,
+    (
+        claim("all tokens, in rank order", 2, f"{fb.GROUPS_SAY}; 2 sequences", fb.values(GATHER)),
+        claim("backward sums this rank's", 3, "gradients differ from rank to rank", fb.values(GATHER, "x")),
+        claim("one all-gather, one reduce-scatter", 1, "forward, backward; nothing else",
+              _one_each_way(GATHER, "all_gather", "reduce_scatter")),
     ),
-    hints=GATHER_HINTS,
-)  # fmt: skip
-SCATTER_SEQUENCE = Exercise(
-    name="scatter_sequence",
-    reference=sequence.scatter_sequence,
-    measure=partial(_measure, S_CASES, _summed, _joined),
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
-    claims=(
-        Claim("the sum, this rank's tokens", 2, f"{GROUPS_SAY}; 2 sequences", found(S_CASES, "value")),
-        Claim("backward gathers", 2, "every token's gradient on every rank", found(S_CASES, "gradient")),
-        Claim("one reduce-scatter, one all-gather", 1, "forward, backward; nothing else",
-              only_calls(S_CASES, partial(_calls, "reduce_scatter", "all_gather"))),
-        Claim("x left alone", 1, "", found(S_CASES, "touched")),
+    (
+        "not gathered",
+        "the other ranks' tokens are missing: all_gather returns the whole, it does not write into x.",
     ),
-    hints=SCATTER_HINTS,
+    (
+        "backward without the sum",
+        "behind G each rank has its own part of the layer, and so its own part of every token's gradient: your tokens' "
+        "parts are on all ranks. Backward sums them: a reduce-scatter.",
+    ),
 )  # fmt: skip
-EXERCISE = Bundle("sequence", (GATHER_SEQUENCE, SCATTER_SEQUENCE, sum_gradients.EXERCISE))
+SCATTER_SEQUENCE = _exercise(
+    sequence.scatter_sequence,
+    SCATTER,
+    (
+        claim("the sum, this rank's tokens", 2, f"{fb.GROUPS_SAY}; 2 sequences", fb.values(SCATTER)),
+        claim("backward gathers", 2, "every token's gradient on every rank", fb.values(SCATTER, "x")),
+        claim("one reduce-scatter, one all-gather", 1, "forward, backward; nothing else",
+              _one_each_way(SCATTER, "reduce_scatter", "all_gather")),
+    ),
+    (
+        "not summed",
+        "x is a partial result: each rank has a part of the sum of every token. reduce_scatter adds them up, and keeps "
+        "this rank's tokens.",
+    ),
+    (
+        "backward without the gather",
+        "this rank's x went into every rank's tokens, so it needs the gradient of all tokens: an all-gather.",
+    ),
+)  # fmt: skip
+
+
+# sum_gradients
+#
+# weight (4, 3)   used on every rank          expected    the sum over the ranks
+# bias (5,)       used on even ranks only                 the sum; None counts as zeros
+# unused (3,)     used nowhere                            zeros
+# frozen (2,)     wants no gradient                       None, and nothing is sent
+#
+# In a second step rank 0 has used nothing at all.
+
+SIZES = {"weight": (4, 3), "frozen": (2,), "bias": (5,), "unused": (3,)}
+TRAINED = [name for name in SIZES if name != "frozen"]
+ELEMENTS = sum(torch.Size(SIZES[name]).numel() for name in TRAINED)
+GROUPS = (*fb.TURNS[:4], fb.ALONE)
+
+
+def _gradient(name, rank, step):
+    """Of a rank, before the sum; None where it did not use the parameter."""
+    if name in ("frozen", "unused") or (name == "bias" and rank % 2) or (step == 1 and rank == 0):
+        return None
+    return draw(100 * step + 10 * rank + len(name), *SIZES[name], top=999).cpu()
+
+
+class Steps:
+    """A measure, with what `values` asks for."""
+
+    cases = GROUPS
+
+    @staticmethod
+    def truths(case, rank):
+        zeros = {name: torch.zeros(SIZES[name], dtype=torch.float64, device="cpu") for name in TRAINED}
+        found = []
+        for step in (0, 1):
+            got = {n: [_gradient(n, r, step) for r in range(case.world_size)] for n in TRAINED}
+            parts = {n: [zeros[n] if g is None else g for g in of_ranks] for n, of_ranks in got.items()}
+            found.append(fb.Truth({}, None, None, {n: sum(of_ranks) for n, of_ranks in parts.items()}, parts))
+        return found
+
+    def __call__(self, fn):
+        one = lambda case, groups: self._record(fn, case, *groups)
+        return in_step(GROUPS, groups_and_control, one, wire=dist.new_group())
+
+    def _record(self, fn, case, group, control):
+        rank, recorder, got = case.members.index(dist.get_rank()), Recorder(control, [case.members]), {}
+        like = {"dtype": torch.float64, "device": backend.device()}
+        parameters = {name: nn.Parameter(torch.full(size, 1.0 + rank, **like)) for name, size in SIZES.items()}
+        parameters["frozen"].requires_grad_(False)
+        for step, truth in enumerate(self.truths(case, rank)):
+            for name, p in parameters.items():
+                mine = _gradient(name, rank, step)
+                p.grad = None if mine is None else mine.to(backend.device())
+            with suppress(Clash):
+                called(case, fn, list(parameters.values()), group, all_reduce=recorder.all_reduce)
+            recorder.end()
+            got |= {(name, step): fb.plain(p.grad) for name, p in parameters.items()}
+            right = all(fb.same(got[name, step], tensor) for name, tensor in truth.gradients.items())
+            if not recorder.agreed(right):
+                break
+        changed = [name for name, p in parameters.items() if (p != 1.0 + rank).any()]
+        return recorder.record() | {"ok": right and not changed, "got": got, "changed": changed}
+
+
+def _frozen(case, rank, record):
+    if all(record["got"].get(("frozen", step), "None") == "None" for step in (0, 1)):
+        return None
+    text = f"{case.name}: {case.rank(rank)}: frozen.grad is a tensor, expected None: it is not trained"
+    return Problem("frozen", text, {"case": case})
+
+
+STEPS = Steps()
+SUM_GRADIENTS = Exercise(
+    name="sum_gradients",
+    reference=sequence.sum_gradients,
+    measure=STEPS,
+    worlds=(4,),
+    may_call=fb.MAY_CALL,
+    leaves_out={name: fb.FUNCTION[name] for name in ("memory", "attributes")} | {
+        "under way": "it has no backward, and returns when it is done",
+        "returned": "it returns nothing: the gradients are in .grad",
+        "generators": "the docstring and the notebook give a list",
+    },
+    claims=(
+        claim("the sum in every .grad", 3, f"{fb.GROUPS_SAY}; unused, frozen ones; 2 steps",
+              left_alone(GROUPS), *(fb.values(STEPS, name) for name in TRAINED), each(GROUPS, _frozen)),
+        claim("one all-reduce", 1, "of all of them, end to end",
+              only_calls(GROUPS[:-1], lambda case, rank: [("all_reduce", "", ELEMENTS)] * 2)),
+        claim("parameters left alone", 1, "only .grad changes", left_alone(GROUPS)),
+    ),
+    hints=(
+        fb.COMMON[0], s.NO_GROUP, s.WHOSE_RANKS,
+        Hint("the parameter, not its gradient", s.kind("input"), "sum p.grad; p itself stays."),
+        Hint(
+            "averaged",
+            lambda p: (p.fact("factor") or 1) < 1,
+            "this is no mean over ranks. The loss is a mean over all tokens already, and each rank has the share of "
+            "its own tokens: the shares add up.",
+        ),
+        Hint(
+            "summed twice",
+            lambda p: (p.fact("factor") or 1) > 1,
+            "one all-reduce is enough: what is the same on all ranks becomes N times as large.",
+        ),
+        Hint(
+            "nothing written back",
+            s.fact("own"),
+            "the flat tensor is a copy. After the all-reduce each piece must go back: p.grad.copy_(piece.view_as(p)).",
+        ),
+        Hint(
+            "a parameter without gradient",
+            s.either(s.kind("form", "no graph"), s.refused("None")),
+            "where this rank did not use a parameter, p.grad is None. It counts as zeros, and must hold the sum "
+            "afterwards: p.grad = torch.zeros_like(p).",
+        ),
+        Hint(
+            "sizes that differ between ranks",
+            s.either(s.hung, s.kind("mismatch", "died", "clash")),
+            "the ranks must all-reduce tensors of one size. A parameter that this rank did not use keeps its place, "
+            "with zeros.",
+        ),
+        Hint(
+            "frozen ones too",
+            s.either(s.kind("frozen"), lambda p: ELEMENTS + 2 in [n for _, _, n in p.fact("got", [])]),
+            "a parameter with requires_grad False has no gradient: leave it alone, and do not send it.",
+        ),
+        s.NARROW,
+        Hint(
+            "pieces in the wrong places",
+            s.either(s.kind("value"), s.refused("shape")),
+            "write back in the order in which you flattened: each piece begins where the one before it ends, and has "
+            "p.numel() elements.",
+        ),
+        s.NOT_GIVEN,
+        Hint(
+            "one message per parameter",
+            lambda p: p.kind == "calls" and len(p.facts["got"]) > 2,
+            "a norm's weight is small, and every message costs its latency: put all gradients end to end, and "
+            "all-reduce that once.",
+        ),
+        *s.ANYWHERE,
+    ),
+)  # fmt: skip
+EXERCISE = Bundle("sequence", (GATHER_SEQUENCE, SCATTER_SEQUENCE, SUM_GRADIENTS))

@@ -1,34 +1,27 @@
 """Lab 3, section 7: split_state_dict(state, rank, tp), a rank's part of the whole model's parameters.
 
 A pure function: it runs here. The model is grouped-query, its head not tied, so that q is cut otherwise than k and the
-head otherwise than the embedding; its numbers are all different. It is checked as it is, and inside another model whose
-names have "out", "up" and "token" in them.
+head otherwise than the embedding; no number is in it twice, and float32 holds none. It is checked as it is, and inside
+another model whose names have "out", "up" and "token" in them. All results are looked at again after the last call.
 """
 
 import functools
 
 import torch
 
-from lib.check.framework import Claim, Exercise, Problem
+from lib.check import symptoms as s
+from lib.check.cases import FINE, form_of, is_a
+from lib.check.claims import claim, refuses
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.guard import raised
 from lib.check.lab1.calls import noting_calls
-from lib.check.lab3.compare import same
-from lib.check.lab3.split_state_dict_hints import HINTS
 from lib.model import GPT, Shape
 from lib.tensor_parallel import state
 
 SHAPE = Shape(vocab_size=12, seq_len=5, n_layers=2, hidden=24, n_heads=12, n_kv_heads=6, mlp_hidden=36)
-TPS = (1, 2, 3, 6)
 PREFIX = "group.token.output.up."
-AS_IT_IS, INSIDE = "the model", "the model inside another"
-
-
-def _state(prefix=""):
-    """{name: tensor}, no number twice."""
-    whole, start = {}, 0.0
-    for name, shape in _shapes().items():
-        whole[prefix + name] = torch.arange(start, start + shape.numel(), dtype=torch.float64).view(shape)
-        start += shape.numel()
-    return whole
+CASES = [(prefix, rank, tp) for prefix in ("", PREFIX) for tp in (1, 2, 3, 6) for rank in range(tp)]
+ODD = ("blocks.1.mlp.up.bias", "blocks.1.attention.out.weight")  # one of these is made one shorter where it is cut
 
 
 @functools.cache
@@ -36,83 +29,101 @@ def _shapes():
     return {name: p.shape for name, p in GPT(SHAPE).state_dict().items()}
 
 
+def _whole(prefix=""):
+    """{name: tensor}, no number twice; `steps` has no dims."""
+    whole, start = {}, 1
+    for name, shape in (_shapes() | {"steps": torch.Size()}).items():
+        numbers = torch.arange(start, start + shape.numel(), dtype=torch.float64, device="cpu")
+        whole[prefix + name] = numbers.view(shape) * FINE[torch.float64]
+        start += shape.numel()
+    return whole
+
+
+def _odd(name):
+    """The model with one size that 2 does not divide."""
+    whole, dim = _whole(), state.split_dim(name)
+    return whole | {name: whole[name].narrow(dim, 0, whole[name].shape[dim] - 1)}
+
+
+def _words(prefix, rank, tp):
+    return f"the model{' inside another' if prefix else ''}, rank {rank} of tp={tp}"
+
+
 def _measure(fn):
-    seen = {"value": None, "memory": None, "touched": None, "error": None}
+    """({kind: the first Problem}, {what was asked: what came instead of an error, or the error})"""
+    wanted = {case: state.split_state_dict(_whole(case[0]), *case[1:]) for case in CASES}
+    found, results = {}, {}
+    odd = {f"tp={tp}, 12 words": (_whole(), tp) for tp in (5, 8, 7)} | {f"tp=2, odd {n}": (_odd(n), 2) for n in ODD}
     with noting_calls(state.split_state_dict) as calls:
-        for what, prefix in ((AS_IT_IS, ""), (INSIDE, PREFIX)):
-            for tp in TPS:
-                for rank in range(tp):
-                    _compare(seen, fn, f"{what}, rank {rank} of tp={tp}", prefix, rank, tp)
-        seen["error"] = next(filter(None, (_raises(fn, tp) for tp in (5, 8, 7))), None)
+        for case, want in wanted.items():
+            given = _whole(case[0])
+            results[case] = got = _called(fn, given, *case[1:])
+            found = {problem.kind: problem for problem in _problems(case, given, got, want)} | found
+        refused = {what: _called(fn, whole, tp - 1, tp) for what, (whole, tp) in odd.items()}
     if calls:
-        seen = dict.fromkeys(seen, Problem("built-in", "it calls lib's split_state_dict, which this exercise builds"))
-    return seen
+        found = {"built-in": Problem("built-in", "it calls lib's split_state_dict, which this exercise builds")}
+    if any(_wrong(case, got, wanted[case]) for case, got in results.items()):
+        found.setdefault("not kept", Problem("not kept", "a result was right, and has changed with a later call"))
+    return found, refused
 
 
-def _compare(seen, fn, where, prefix, rank, tp):
-    whole = _state(prefix)
-    given = {name: tensor.clone() for name, tensor in whole.items()}
-    got = fn(given, rank, tp)
-    seen["value"] = seen["value"] or _wrong(where, got, whole, prefix, rank, tp)
-    if seen["value"] is None:
-        theirs = {tensor.untyped_storage().data_ptr() for tensor in given.values()}
-        shared = next((name for name, t in got.items() if t.untyped_storage().data_ptr() in theirs), None)
-        if shared and not seen["memory"]:
-            cut = state.split_dim(shared) is not None
-            text = f"{where}: {shared} shares its memory with the whole model's, expected a copy"
-            seen["memory"] = Problem("memory", text, {"cut": cut})
-    if not seen["touched"] and (given.keys() != whole.keys() or not all(same(given[n], whole[n]) for n in whole)):
-        seen["touched"] = Problem("touched", f"{where}: the state that was given has changed")
-
-
-def _wrong(where, got, whole, prefix, rank, tp):
-    """A Problem with the first parameter that is wrong; facts: name (without the prefix), is."""
-    if not isinstance(got, dict):
-        return Problem("form", f"{where}: expected a dict, got {type(got).__name__}", {"is": ""})
-    if got.keys() != whole.keys():
-        odd = sorted(got.keys() ^ whole.keys())[0]
-        words = f"{odd} is missing" if odd in whole else f"{odd} is no name of the whole model's"
-        return Problem("names", f"{where}: {words}", {"is": "", "missing": odd in whole})
-    for name, tensor in whole.items():
-        dim = state.split_dim(name)
-        want = tensor if dim is None else tensor.chunk(tp, dim)[rank]
-        if same(got[name], want):
-            continue
-        known = {"uncut": tensor}
-        for d in range(tensor.dim()):
-            known[f"cut on dim {d}"] = tensor.tensor_split(tp, d)[rank]
-            known[f"cut on dim {d}, another rank's"] = tensor.tensor_split(tp, d)[tp - 1 - rank]
-            known[f"cut on dim {d}, every {tp}th"] = tensor.movedim(d, 0)[rank::tp].movedim(0, d)
-        words = next((words for words, t in known.items() if same(got[name], t)), "none of its parts")
-        expected = "uncut" if dim is None else f"cut on dim {dim}, {tuple(want.shape)}"
-        shape = tuple(got[name].shape) if torch.is_tensor(got[name]) else type(got[name]).__name__
-        facts = {"is": words, "name": name.removeprefix(prefix), "dim": dim, "inside": bool(prefix)}
-        return Problem("value", f"{where}: {name} is {words}, {shape}; expected {expected}", facts)
-    return None
-
-
-def _raises(fn, tp):
+def _called(fn, *args):
+    """What it returns, or the error."""
     try:
-        got = fn(_state(), tp - 1, tp)
-    except ValueError:
-        return None
+        return fn(*args)
     except Exception as error:
-        return Problem(
-            "error", f"tp={tp}: expected a ValueError, got {type(error).__name__}: {error}", {"another": True}
-        )
-    shape = tuple(got["embedding.token.weight"].shape) if isinstance(got, dict) else None
-    text = (
-        f"tp={tp}: expected a ValueError, as 12 words cannot be cut into {tp} equal parts; got a part of shape {shape}"
-    )
-    return Problem("error", text, {"another": False})
+        if type(error) is NotImplementedError:  # not written yet
+            raise
+        return error
 
 
-def _found(what):
-    def judge(runs):
-        ((seen,),) = (run.results for run in runs)
-        return seen[what]
+def _problems(case, given, got, want):
+    whole = _whole(case[0])
+    if wrong := _wrong(case, got, want):
+        yield wrong
+    else:
+        places = {tensor.untyped_storage().data_ptr() for tensor in given.values()}
+        if name := next((name for name, part in got.items() if part.untyped_storage().data_ptr() in places), None):
+            text = f"{_words(*case)}: {name} shares its memory with the whole model's, expected a copy"
+            yield Problem("shared", text, {"cut": state.split_dim(name) is not None})
+    if given.keys() != whole.keys() or not all(is_a(given[name], whole[name]) for name in whole):
+        yield Problem("input", f"{_words(*case)}: the state that was given has changed")
 
-    return judge
+
+def _wrong(case, got, want):
+    """The Problem of the first parameter that is wrong; facts: name (without the prefix), cut (on a dim or not)."""
+    (prefix, rank, tp), where = case, _words(*case)
+    if isinstance(got, Exception):
+        problem = raised(got, where)
+        problem.facts["inside"] = bool(prefix)
+        return problem
+    if not isinstance(got, dict):
+        return Problem("returned", f"{where}: expected a dict, got {form_of(got)}", {"got": form_of(got)})
+    if odd := sorted(got.keys() ^ want.keys()):
+        words = "is missing" if odd[0] in want else "is no name of the whole model's"
+        return Problem("names", f"{where}: {odd[0]} {words}")
+    wrong = [name for name in want if not is_a(got[name], want[name])]
+    if not wrong:
+        return None
+    name, part, whole = wrong[0], got[wrong[0]], _whole(prefix)[wrong[0]]
+    dim = state.split_dim(name)
+    known = {"uncut": whole} | {f"cut on dim {d}": whole.tensor_split(tp, d)[rank] for d in range(whole.dim())}
+    words = next((words for words, tensor in known.items() if is_a(part, tensor)), "another part")
+    expected = "uncut" if dim is None else f"cut on dim {dim}"
+    text = f"{where}: {name} is {words}, {form_of(part)}; expected {expected}, {form_of(want[name])}"
+    facts = {"name": name.removeprefix(prefix), "cut": dim is not None, "inside": bool(prefix)}
+    facts["dtype"] = torch.is_tensor(part) and part.dtype != whole.dtype
+    trace = [[n, form_of(got[n]), got[n].flatten()[:2].tolist() if torch.is_tensor(got[n]) else 0] for n in wrong]
+    return Problem("form" if facts["dtype"] else "value", text, facts, [where, trace])
+
+
+def _no(*kinds):
+    """No Problem of these kinds was found."""
+    return lambda runs: next((found for kind in kinds if (found := runs[0].results[0][0].get(kind))), None)
+
+
+def _of(*endings):
+    return lambda p: p.kind == "value" and p.facts["name"].endswith(endings)
 
 
 EXERCISE = Exercise(
@@ -120,13 +131,130 @@ EXERCISE = Exercise(
     reference=state.split_state_dict,
     measure=_measure,
     worlds=(),
+    leaves_out={
+        "under way": "a pure function, without backward",
+        "empty rank": "there are no ranks",
+        "alone": "there are no ranks; tp=1 is a case",
+        "generators": "no argument is an iterator",
+        "given used": "no function is given to it",
+        "memory": "it keeps nothing; that a part is a copy is a claim",
+        "attributes": "a function has none",
+    },
     claims=(
-        Claim(
-            "every rank's part", 6, f"tp {', '.join(map(str, TPS))}; 2 blocks, whatever stands before", _found("value")
-        ),
-        Claim("copies", 2, "of what is cut and of what is not", _found("memory")),
-        Claim("ValueError where it does not divide", 1, "12 words over 5, 7 and 8", _found("error")),
-        Claim("the whole state left alone", 1, "", _found("touched")),
+        claim("every rank's part", 6, "tp 1, 2, 3, 6; 2 blocks, whatever stands before",
+              _no("built-in", "raised", "returned", "names", "form", "value", "not kept")),
+        claim("copies", 2, "of what is cut and of what is not", _no("shared")),
+        claim("ValueError where it does not divide", 1, "12 words over 5, 7 and 8",
+              refuses(lambda runs: runs[0].results[0][1], (ValueError,))),
+        claim("the whole state left alone", 1, "", _no("input")),
     ),
-    hints=HINTS,
-)
+    hints=(
+        Hint("called lib's", s.kind("built-in"), "write the loop over state.items() yourself."),
+        Hint(
+            "names left out",
+            s.kind("names", "returned"),
+            "every name of the whole model is in the result, also of what is not cut: return {name: tensor}.",
+        ),
+        Hint("another dtype", s.fact("dtype"), "a part has the dtype of the whole: cut and clone, and nothing else."),
+        Hint(
+            "not by the end of the name",
+            s.fact("inside"),
+            "without a prefix it was right. Look at how a name ends, its last two words, not at what is anywhere in "
+            "it.",
+        ),
+        Hint(
+            "the bias of a row layer",
+            _of("out.bias", "down.bias"),
+            "by rows the bias is added once, after the sum: every rank has all of it.",
+        ),
+        Hint(
+            "the bias of a column layer",
+            _of("q.bias", "k.bias", "v.bias", "up.bias"),
+            "by columns each rank has some of the outputs, so that part of the bias: dim 0.",
+        ),
+        Hint(
+            "a norm or a position",
+            lambda p: p.kind == "value" and not p.facts["cut"],
+            "norms and positions work on whole tokens: every rank has all of them.",
+        ),
+        Hint(
+            "rows for columns",
+            _of("out.weight", "down.weight"),
+            "torch keeps weights as (out, in). mlp.down and attention.out take cut inputs: their weight is cut on "
+            "dim 1.",
+        ),
+        Hint(
+            "the vocabulary",
+            _of("token.weight", "head.weight"),
+            "embedding and head are (V, D), and cut by vocabulary, dim 0.",
+        ),
+        Hint(
+            "columns for rows",
+            s.kind("value"),
+            "torch keeps weights as (out, in). mlp.up and attention.q, k, v give cut outputs: their weight is cut on "
+            "dim 0.",
+        ),
+        Hint(
+            "views of what is cut",
+            s.both(s.kind("shared"), s.fact("cut")),
+            "chunk and slices are views: the part would keep the whole tensor alive, and change with it. Clone it.",
+        ),
+        Hint(
+            "the same tensor where nothing is cut",
+            s.kind("shared"),
+            "what is not cut must be a copy as well, or training the part changes the whole: tensor.clone().",
+        ),
+        Hint(
+            "no error",
+            s.kind("accepted"),
+            "chunk and tensor_split make unequal parts without a word. Look first: if tensor.shape[dim] % tp: raise "
+            "ValueError(...), with name and numbers.",
+        ),
+        Hint(
+            "changed what it was given",
+            s.kind("input"),
+            "put the parts into a new dict: state[name] = ... writes into the caller's.",
+        ),
+        s.NOT_KEPT, *s.ANYWHERE,
+    ),
+)  # fmt: skip
+
+### BEGIN MISTAKES
+from lib.check.mistakes import Edit, Mistake, edit  # noqa: E402
+
+PART, COPY = "tensor.chunk(tp, dim)[rank]", "tensor.detach().clone()"
+DIVIDE = 'divide(tensor.shape[dim], tp, f"dim {dim} of {name}")'
+COLUMNS = ("attention.q", "attention.k", "attention.v", "mlp.up")
+
+
+def _dims(others):
+    """Other dims for names with these endings."""
+    known = [(f'"{name}": {state.SPLIT[name]},', f'"{name}": {dim},') for name, dim in others.items()
+             if name in state.SPLIT]  # fmt: skip
+    first = "SPLIT = {  # name ends in: dim"
+    new = [f'    "{name}": {dim},' for name, dim in others.items() if name not in state.SPLIT]
+    return Edit((*known, (first, "\n".join([first, *new]))))
+
+
+MISTAKES = (
+    Mistake("another rank's part", edit(PART, "tensor.chunk(tp, dim)[tp - 1 - rank]"),
+            "tensor.chunk(tp, dim)[rank]: rank r has the r-th part."),
+    Mistake("interleaved", edit(PART, "tensor.movedim(dim, 0)[rank::tp].movedim(0, dim)"),
+            "parts are contiguous: rank r's come one after the other, so that a part is whole heads."),
+    Mistake("the bias of a row layer", _dims({"attention.out.bias": 0, "mlp.down.bias": 0})),
+    Mistake("the bias of a column layer", _dims({f"{layer}.bias": None for layer in COLUMNS})),
+    Mistake("a norm or a position", _dims({f"{norm}.{what}": 0 for norm in ("norm1", "norm2", "norm")
+                                           for what in ("weight", "bias")})),
+    Mistake("a norm or a position", _dims({"position.weight": 1})),
+    Mistake("rows for columns", _dims({"attention.out.weight": 0, "mlp.down.weight": 0})),
+    Mistake("rows for columns", _dims({"mlp.down.weight": 0})),
+    Mistake("the vocabulary", _dims({"embedding.token.weight": 1, "head.weight": 1})),
+    Mistake("the vocabulary", _dims({"head.weight": None})),
+    Mistake("the vocabulary", edit("if dim is not None", "if False")),
+    Mistake("columns for rows", _dims({f"{layer}.weight": 1 for layer in COLUMNS})),
+    Mistake("views of what is cut", edit(COPY, "tensor")),
+    Mistake("the same tensor where nothing is cut", edit(PART, f"{PART}.clone()").then(COPY, "tensor")),
+    Mistake("no error", edit(DIVIDE, "pass").then(PART, "tensor.tensor_split(tp, dim)[rank]")),
+    Mistake("no error", edit(DIVIDE, "assert tensor.shape[dim] % tp == 0")),
+)  # fmt: skip
+### END MISTAKES

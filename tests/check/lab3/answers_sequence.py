@@ -1,7 +1,8 @@
-"""Answers to Lab 3's sequence, function by function: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 3's sequence written otherwise than lib's: wrong ones, each with its hint, and right ones."""
 
 import torch
 import torch.distributed as dist
+from as_an_answer import as_an_answer
 
 from lib import collectives
 from lib import tensor_parallel as tp
@@ -26,26 +27,130 @@ class Pair(torch.autograd.Function):
         return ctx.back(dy), None, None
 
 
-def ranks(group):
-    return dist.get_rank(group), dist.get_world_size(group)
+class Last(torch.autograd.Function):
+    """Goes back as the last call that was begun."""
+
+    @staticmethod
+    def forward(ctx, x, there, back):
+        Last.how = back
+        return there(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return Last.how(dy), None, None
+
+
+def ways(group, all_gather, reduce_scatter, of=turn):
+    """G's forward and S's forward."""
+    return lambda x: of(all_gather(of(x), group)), lambda x: of(reduce_scatter(of(x), group))
 
 
 def mine(x, group):
-    rank, N = ranks(group)
-    return x.chunk(N, 1)[rank].contiguous()
+    return x.chunk(dist.get_world_size(group), 1)[dist.get_rank(group)].contiguous()
 
 
-def alone(x, group):
-    """(B, T/N, D) -> (B, T, D), zeros but for this rank's tokens."""
-    rank, N = ranks(group)
-    return torch.cat([x if r == rank else torch.zeros_like(x) for r in range(N)], 1)
+def both(change):
+    """[a wrong gather_sequence, a wrong scatter_sequence]: change(x, join, cut, group), forward, backward as it is."""
+
+    def gather(x, group, all_gather, reduce_scatter):
+        join, cut = ways(group, all_gather, reduce_scatter)
+        return change(x, join, cut, group)
+
+    def scatter(x, group, all_gather, reduce_scatter):
+        join, cut = ways(group, all_gather, reduce_scatter)
+        return change(x, cut, join, group)
+
+    gather.__name__, scatter.__name__ = f"{change.__name__}_G", f"{change.__name__}_S"
+    return gather, scatter
 
 
-# gather_sequence: right
+def keeps_it_on_the_class(x, there, back, group):
+    return Last.apply(x, there, back)
+
+
+BUFFERS = {}
+
+
+def into_the_same_buffers(x, there, back, group):
+    def kept(x):
+        y = there(x)
+        return BUFFERS.setdefault(y.shape, torch.empty_like(y)).copy_(y).detach()
+
+    return Pair.apply(x, kept, back)
+
+
+def in_float32(x, there, back, group):
+    return Pair.apply(x, lambda x: there(x.float()).double(), back)
+
+
+def gradients_in_float32(x, there, back, group):
+    return Pair.apply(x, there, lambda dy: back(dy.float()).double())
+
+
+def without_a_function(x, there, back, group):
+    return there(x.detach())
+
+
+def overwrites_x(x, there, back, group):
+    y = Pair.apply(x, there, back)
+    x.data.zero_()
+    return y
+
+
+def for_two_ranks(x, there, back, group):
+    return Pair.apply(x, lambda x: there(x) + (dist.get_world_size(group) > 2), back)
+
+
+def ranks_of_the_world(x, there, back, group):
+    shift = dist.get_rank() - dist.get_rank(group)
+    return Pair.apply(x, lambda x: there(x).roll(shift, 1), back)
+
+
+def alone_one_sequence(x, there, back, group):
+    return Pair.apply(x, there, back) if dist.get_world_size(group) > 1 else x[:1]
+
+
+def tokens_reversed(x, there, back, group):
+    return Pair.apply(x, lambda x: there(x).flip(1), lambda dy: back(dy.flip(1)))
+
+
+def stays_turned(x, there, back, group):
+    return Pair.apply(x, lambda x: turn(there(x)), lambda dy: back(turn(dy)))
+
+
+def one_sequence_at_a_time(x, there, back, group):
+    return Pair.apply(x, lambda x: torch.cat([there(one) for one in x.split(1)]), back)
+
+
+def not_yet(x, there, back, group):
+    raise NotImplementedError
+
+
+BOTH = {
+    both(change): hint
+    for change, hint in {
+        keeps_it_on_the_class: "kept beside ctx",
+        into_the_same_buffers: "one buffer for all calls",
+        in_float32: "rounded on the way",
+        gradients_in_float32: "rounded on the way",
+        without_a_function: "no gradient",
+        overwrites_x: "changed what it was given",
+        for_two_ranks: "right on two ranks only",
+        ranks_of_the_world: "ranks of the world, not of the group",
+        alone_one_sequence: "one rank alone",
+        tokens_reversed: "tokens in other places",
+        stays_turned: "another shape",
+        one_sequence_at_a_time: "more than is needed",
+        not_yet: "not written",
+    }.items()
+}
+
+
+# gather_sequence
 
 
 def turned(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
-    return Pair.apply(x, lambda x: turn(all_gather(turn(x), group)), lambda dy: turn(reduce_scatter(turn(dy), group)))
+    return Pair.apply(x, *ways(group, all_gather, reduce_scatter))
 
 
 def chunks_on_the_batch(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
@@ -57,117 +162,28 @@ def chunks_on_the_batch(x, group=None, all_gather=collectives.all_gather, reduce
     )
 
 
-# gather_sequence: wrong
-
-
-def gathers_sequences(x, group, all_gather, reduce_scatter):
-    return Pair.apply(x, lambda x: all_gather(x, group), lambda dy: reduce_scatter(dy, group))
-
-
-def gathers_and_views(x, group, all_gather, reduce_scatter):
-    B, _, D = x.shape
-    whole = lambda x: all_gather(x, group).view(B, -1, D)
-    return Pair.apply(x, whole, lambda dy: turn(reduce_scatter(turn(dy), group)))
-
-
-def views_in_backward(x, group, all_gather, reduce_scatter):
-    B, _, D = x.shape
-    back = lambda dy: reduce_scatter(dy.reshape(-1, B, D), group).view(B, -1, D)
-    return Pair.apply(x, lambda x: turn(all_gather(turn(x), group)), back)
-
-
-def the_last_rank_first(x, group, all_gather, reduce_scatter):
-    there = lambda x: torch.cat(turn(all_gather(turn(x), group)).chunk(ranks(group)[1], 1)[::-1], 1)
-    return Pair.apply(x, there, lambda dy: mine(dy, group))
-
-
-def its_own_first(x, group, all_gather, reduce_scatter):
-    rank, _ = ranks(group)
-    there = lambda x: turn(all_gather(turn(x), group)).roll(-rank * x.shape[1], 1)
-    return Pair.apply(x, there, lambda dy: mine(dy, group))
-
-
-def only_its_own(x, group, all_gather, reduce_scatter):
-    def there(x):
-        all_gather(turn(x), group)
-        return alone(x, group)
-
-    return Pair.apply(x, there, lambda dy: turn(reduce_scatter(turn(dy), group)))
-
-
-def cuts_in_backward(x, group, all_gather, reduce_scatter):
-    return Pair.apply(x, lambda x: turn(all_gather(turn(x), group)), lambda dy: mine(dy, group))
-
-
-def means_in_backward(x, group, all_gather, reduce_scatter):
-    back = lambda dy: turn(reduce_scatter(turn(dy), group)) / dist.get_world_size(group)
-    return Pair.apply(x, lambda x: turn(all_gather(turn(x), group)), back)
-
-
-def not_an_autograd_function(x, group, all_gather, reduce_scatter):
-    return turn(all_gather(turn(x.detach()), group))
+def nothing_to_send_alone(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
+    return x if dist.get_world_size(group) == 1 else turned(x, group, all_gather, reduce_scatter)
 
 
 def all_reduces_in_backward(x, group, all_gather, reduce_scatter):
-    back = lambda dy: mine(collectives.all_reduce(dy.clone(), group), group)
-    return Pair.apply(x, lambda x: turn(all_gather(turn(x), group)), back)
-
-
-def gathers_twice(x, group, all_gather, reduce_scatter):
-    def there(x):
-        all_gather(turn(x), group)
-        return turn(all_gather(turn(x), group))
-
-    return Pair.apply(x, there, lambda dy: turn(reduce_scatter(turn(dy), group)))
-
-
-def sequences_in_backward(x, group, all_gather, reduce_scatter):
-    return Pair.apply(x, lambda x: turn(all_gather(turn(x), group)), lambda dy: reduce_scatter(dy, group))
-
-
-def forgets_to_turn_back(x, group, all_gather, reduce_scatter):
-    return Pair.apply(x, lambda x: all_gather(turn(x), group), lambda dy: turn(reduce_scatter(dy, group)))
-
-
-def gather_in_place(x, group, all_gather, reduce_scatter):
-    y = turned(x, group, all_gather, reduce_scatter)
-    x.data.zero_()
-    return y
-
-
-def gather_of_the_world(x, group, all_gather, reduce_scatter):
-    shift = (dist.get_rank() - dist.get_rank(group)) * x.shape[1]
-    there = lambda x: turn(all_gather(turn(x), group)).roll(shift, 1)
-    return Pair.apply(x, there, lambda dy: turn(reduce_scatter(turn(dy), group)))
+    join, _ = ways(group, all_gather, reduce_scatter)
+    return Pair.apply(x, join, lambda dy: mine(collectives.all_reduce(dy.clone(), group), group))
 
 
 def gather_without_group(x, group, all_gather, reduce_scatter):
-    return Pair.apply(x, lambda x: turn(all_gather(turn(x))), lambda dy: turn(reduce_scatter(turn(dy))))
-
-
-def gather_for_two(x, group, all_gather, reduce_scatter):
-    def there(x):
-        whole = turn(all_gather(turn(x), group))
-        if dist.get_world_size(group) == 1:
-            return whole
-        return torch.cat([whole[:, : x.shape[1]], whole[:, -x.shape[1] :]], 1)
-
-    return Pair.apply(x, there, lambda dy: turn(reduce_scatter(turn(dy), group)))
+    return turned(x, None, all_gather, reduce_scatter)
 
 
 def calls_libs_gather(x, group, all_gather, reduce_scatter):
     return tp.gather_sequence(x, group, all_gather, reduce_scatter)
 
 
-def no_gather_yet(x, group, all_gather, reduce_scatter):
-    raise NotImplementedError
-
-
-# scatter_sequence: right
+# scatter_sequence
 
 
 def turned_back(x, group=None, all_gather=collectives.all_gather, reduce_scatter=collectives.reduce_scatter):
-    return Pair.apply(x, lambda x: turn(reduce_scatter(turn(x), group)), lambda dy: turn(all_gather(turn(dy), group)))
+    return Pair.apply(x, *ways(group, all_gather, reduce_scatter)[::-1])
 
 
 def chunks_one_after_another(
@@ -181,110 +197,24 @@ def chunks_one_after_another(
     )
 
 
-# scatter_sequence: wrong
-
-
-def scatters_sequences(x, group, all_gather, reduce_scatter):
-    return Pair.apply(x, lambda x: reduce_scatter(x, group), lambda dy: all_gather(dy, group))
-
-
-def views_and_scatters(x, group, all_gather, reduce_scatter):
-    B, T, D = x.shape
-    there = lambda x: reduce_scatter(x.reshape(T, B, D), group).transpose(0, 1).contiguous()
-    return Pair.apply(x, there, lambda dy: turn(all_gather(turn(dy), group)))
-
-
-def scatters_and_views(x, group, all_gather, reduce_scatter):
-    B, _, D = x.shape
-    there = lambda x: reduce_scatter(turn(x), group).view(B, -1, D)
-    return Pair.apply(x, there, lambda dy: turn(all_gather(turn(dy), group)))
-
-
-def every_nth(x, group, all_gather, reduce_scatter):
-    N = dist.get_world_size(group)
-    there = lambda x: turn(reduce_scatter(turn(torch.cat([x[:, r::N] for r in range(N)], 1)), group))
-    return Pair.apply(x, there, lambda dy: turn(all_gather(turn(dy), group)))
-
-
-def cuts_only(x, group, all_gather, reduce_scatter):
-    return Pair.apply(x, lambda x: mine(x, group), lambda dy: turn(all_gather(turn(dy), group)))
-
-
-def takes_the_mean(x, group, all_gather, reduce_scatter):
-    N = dist.get_world_size(group)
-    there = lambda x: turn(reduce_scatter(turn(x), group)) / N
-    return Pair.apply(x, there, lambda dy: turn(all_gather(turn(dy), group)))
-
-
-def zeros_in_backward(x, group, all_gather, reduce_scatter):
-    return Pair.apply(x, lambda x: turn(reduce_scatter(turn(x), group)), lambda dy: alone(dy, group))
-
-
-def backward_times_n(x, group, all_gather, reduce_scatter):
-    N = dist.get_world_size(group)
-    return Pair.apply(
-        x, lambda x: turn(reduce_scatter(turn(x), group)), lambda dy: N * turn(all_gather(turn(dy), group))
-    )
-
-
-def without_a_function(x, group, all_gather, reduce_scatter):
-    return turn(reduce_scatter(turn(x.detach()), group))
-
-
 def g_and_cut(x, group, all_gather, reduce_scatter):
-    return tp.reduce_from_group(x, group).chunk(dist.get_world_size(group), 1)[dist.get_rank(group)]
+    return mine(tp.reduce_from_group(x, group), group)
 
 
 def reduces_and_cuts(x, group, all_gather, reduce_scatter):
-    there = lambda x: mine(collectives.all_reduce(x.clone(), group), group)
-    return Pair.apply(x, there, lambda dy: turn(all_gather(turn(dy), group)))
-
-
-def scatters_in_pieces(x, group, all_gather, reduce_scatter):
-    there = lambda x: torch.cat([turn(reduce_scatter(turn(one), group)) for one in x.split(1)])
-    return Pair.apply(x, there, lambda dy: turn(all_gather(turn(dy), group)))
-
-
-def stays_turned(x, group, all_gather, reduce_scatter):
-    return Pair.apply(x, lambda x: reduce_scatter(turn(x), group), lambda dy: turn(all_gather(dy, group)))
-
-
-def scatter_in_place(x, group, all_gather, reduce_scatter):
-    y = turned_back(x, group, all_gather, reduce_scatter)
-    x.data.zero_()
-    return y
-
-
-def scatter_of_the_world(x, group, all_gather, reduce_scatter):
-    def there(x):
-        part = turn(reduce_scatter(turn(x), group))
-        whole = turn(all_gather(turn(part), group))
-        return whole.chunk(dist.get_world_size(group), 1)[dist.get_rank() % dist.get_world_size(group)].contiguous()
-
-    return Pair.apply(x, there, lambda dy: turn(all_gather(turn(dy), group)))
+    join, _ = ways(group, all_gather, reduce_scatter)
+    return Pair.apply(x, lambda x: mine(collectives.all_reduce(x.clone(), group), group), join)
 
 
 def scatter_without_group(x, group, all_gather, reduce_scatter):
-    return Pair.apply(x, lambda x: turn(reduce_scatter(turn(x))), lambda dy: turn(all_gather(turn(dy))))
-
-
-def scatter_for_two(x, group, all_gather, reduce_scatter):
-    def there(x):
-        part = turn(reduce_scatter(turn(x), group))
-        return part if dist.get_world_size(group) <= 2 else part + 1
-
-    return Pair.apply(x, there, lambda dy: turn(all_gather(turn(dy), group)))
+    return turned_back(x, None, all_gather, reduce_scatter)
 
 
 def calls_libs_scatter(x, group, all_gather, reduce_scatter):
     return tp.scatter_sequence(x, group, all_gather, reduce_scatter)
 
 
-def no_scatter_yet(x, group, all_gather, reduce_scatter):
-    raise NotImplementedError
-
-
-# sum_gradients: right
+# sum_gradients
 
 
 def trained(parameters):
@@ -295,11 +225,14 @@ def trained(parameters):
     return parameters
 
 
-def one_bucket(parameters, group=None, all_reduce=collectives.all_reduce):
-    gradients = [p.grad for p in trained(parameters)]
+def summed(gradients, group, all_reduce):
     flat = flatten(gradients)
     all_reduce(flat, group)
     unflatten(flat, gradients)
+
+
+def one_bucket(parameters, group=None, all_reduce=collectives.all_reduce):
+    summed([p.grad for p in trained(parameters)], group, all_reduce)
 
 
 @torch.no_grad()
@@ -307,78 +240,35 @@ def new_gradients(parameters, group=None, all_reduce=collectives.all_reduce):
     wanted = [p for p in parameters if p.requires_grad]
     flat = torch.cat([(p * 0 if p.grad is None else p.grad).reshape(-1) for p in wanted])
     all_reduce(tensor=flat, group=group)
-    start = 0
-    for p in wanted:
-        p.grad = flat[start : start + p.numel()].reshape(p.shape)
-        start += p.numel()
-
-
-# sum_gradients: wrong
-
-
-def averages(parameters, group, all_reduce):
-    one_bucket(parameters, group, all_reduce)
-    for p in trained(parameters):
-        p.grad /= dist.get_world_size(group)
-
-
-def sums_twice(parameters, group, all_reduce):
-    one_bucket(parameters, group, all_reduce)
-    one_bucket(parameters, group, all_reduce)
-
-
-def never_writes_back(parameters, group, all_reduce):
-    all_reduce(torch.cat([p.grad.flatten() for p in trained(parameters)]), group)
+    for p, piece in zip(wanted, flat.split([p.numel() for p in wanted]), strict=True):
+        p.grad = piece.reshape(p.shape)
 
 
 def does_not_expect_none(parameters, group, all_reduce):
-    flat = torch.cat([p.grad.flatten() for p in parameters if p.requires_grad])
-    all_reduce(flat, group)
-
-
-def skips_what_has_none(parameters, group, all_reduce):
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    flat = flatten(gradients)
-    all_reduce(flat, group)
-    unflatten(flat, gradients)
+    all_reduce(torch.cat([p.grad.flatten() for p in parameters if p.requires_grad]), group)
 
 
 def leaves_none(parameters, group, all_reduce):
     wanted = [p for p in parameters if p.requires_grad]
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in wanted]
-    flat = flatten(gradients)
-    all_reduce(flat, group)
-    unflatten(flat, gradients)
+    summed([torch.zeros_like(p) if p.grad is None else p.grad for p in wanted], group, all_reduce)
+
+
+def nothing_here_nothing_to_do(parameters, group, all_reduce):
+    if any(p.grad is not None for p in parameters):
+        one_bucket(parameters, group, all_reduce)
 
 
 def frozen_ones_too(parameters, group, all_reduce):
     for p in parameters:
         p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-    gradients = [p.grad for p in parameters]
-    flat = flatten(gradients)
-    all_reduce(flat, group)
-    unflatten(flat, gradients)
+    summed([p.grad for p in parameters], group, all_reduce)
 
 
 def sends_frozen_ones(parameters, group, all_reduce):
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    flat = flatten(gradients)
-    all_reduce(flat, group)
-    unflatten(flat, gradients)
+    summed(gradients, group, all_reduce)
     for p, gradient in zip(parameters, gradients, strict=True):
         p.grad = gradient if p.requires_grad else None
-
-
-def one_by_one(parameters, group, all_reduce):
-    for p in trained(parameters):
-        all_reduce(p.grad, group)
-
-
-def the_other_way_round(parameters, group, all_reduce):
-    gradients = [p.grad for p in trained(parameters)]
-    flat = flatten(gradients[::-1])
-    all_reduce(flat, group)
-    unflatten(flat, gradients)
 
 
 @torch.no_grad()
@@ -386,6 +276,14 @@ def the_parameters_too(parameters, group, all_reduce):
     one_bucket(parameters, group, all_reduce)
     for p in trained(parameters):
         p -= p.grad
+
+
+@torch.no_grad()
+def sums_in_float32(parameters, group, all_reduce):
+    singles = [p.grad.float() for p in trained(parameters)]
+    summed(singles, group, all_reduce)
+    for p, single in zip(trained(parameters), singles, strict=True):
+        p.grad.copy_(single)
 
 
 def an_imported_all_reduce(parameters, group, all_reduce):
@@ -406,67 +304,34 @@ def no_sum_yet(parameters, group, all_reduce):
 
 WRONG = {
     "gather_sequence": {
-        gathers_sequences: "sequences for tokens",
-        gathers_and_views: "a view for a transpose",
-        the_last_rank_first: "the order of the tokens",
-        only_its_own: "not gathered",
-        cuts_in_backward: "backward without the sum",
-        means_in_backward: "a mean or a multiple",
-        not_an_autograd_function: "no gradient",
         all_reduces_in_backward: "not what it was given",
-        gathers_twice: "more than is needed",
-        forgets_to_turn_back: "another shape",
-        gather_in_place: "changed what it was given",
-        gather_of_the_world: "ranks of the world, not of the group",
         gather_without_group: "the group is not passed on",
-        gather_for_two: "right on two ranks only",
         calls_libs_gather: "called lib's",
-        no_gather_yet: "not written",
-        its_own_first: "the order of the tokens",
-        views_in_backward: "a view for a transpose",
-        sequences_in_backward: "another shape",
+        **{gather: hint for (gather, _), hint in BOTH.items()},
     },
     "scatter_sequence": {
-        scatters_sequences: "sequences for tokens",
-        views_and_scatters: "a view for a transpose",
-        every_nth: "the order of the tokens",
-        cuts_only: "not summed",
-        takes_the_mean: "a mean or a multiple",
-        zeros_in_backward: "backward without the gather",
-        without_a_function: "no gradient",
-        reduces_and_cuts: "not what it was given",
-        scatters_in_pieces: "more than is needed",
-        stays_turned: "another shape",
-        scatter_in_place: "changed what it was given",
-        scatter_of_the_world: "ranks of the world, not of the group",
-        scatter_without_group: "the group is not passed on",
-        scatter_for_two: "right on two ranks only",
-        calls_libs_scatter: "called lib's",
-        no_scatter_yet: "not written",
-        scatters_and_views: "a view for a transpose",
-        backward_times_n: "a mean or a multiple",
         g_and_cut: "backward without the gather",
+        reduces_and_cuts: "not what it was given",
+        scatter_without_group: "the group is not passed on",
+        calls_libs_scatter: "called lib's",
+        **{scatter: hint for (_, scatter), hint in BOTH.items()},
     },
     "sum_gradients": {
-        averages: "averaged",
-        sums_twice: "summed twice",
-        never_writes_back: "nothing written back",
         does_not_expect_none: "a parameter without gradient",
-        skips_what_has_none: "sizes that differ between ranks",
+        leaves_none: "a parameter without gradient",
+        nothing_here_nothing_to_do: "sizes that differ between ranks",
         frozen_ones_too: "frozen ones too",
-        the_other_way_round: "pieces in the wrong places",
-        one_by_one: "one message per parameter",
+        sends_frozen_ones: "frozen ones too",
         the_parameters_too: "the parameter, not its gradient",
+        sums_in_float32: "rounded on the way",
         an_imported_all_reduce: "not what it was given",
         forgets_the_group: "the group is not passed on",
         calls_libs_sum: "called lib's",
         no_sum_yet: "not written",
-        leaves_none: "a parameter without gradient",
-        sends_frozen_ones: "frozen ones too",
     },
 }
 RIGHT = {
-    "gather_sequence": [turned, chunks_on_the_batch],
-    "scatter_sequence": [turned_back, chunks_one_after_another],
-    "sum_gradients": [one_bucket, new_gradients],
+    "gather_sequence": [turned, chunks_on_the_batch, nothing_to_send_alone, as_an_answer(tp.gather_sequence)],
+    "scatter_sequence": [turned_back, chunks_one_after_another, as_an_answer(tp.scatter_sequence)],
+    "sum_gradients": [one_bucket, new_gradients, as_an_answer(tp.sum_gradients)],
 }
