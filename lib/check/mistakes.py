@@ -20,13 +20,13 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 from lib.check import fingerprints
-from lib.check.framework import evaluate
+from lib.check.framework import Bundle, evaluate
 
 FILE = "a_mistake.py"  # where the books say that it stands
 VOCABULARY = ("calls", "cases", "claims", "comm", "explain", "failure", "fingerprints")
@@ -104,12 +104,11 @@ def table_of(exercise, module) -> dict | None:
         return None
     sentences, prints = {}, {}
     known = {hint.name for hint in exercise.hints}
-    for mistake in mistakes:
+    for mistake, outcome in zip(mistakes, _verdicts(exercise, mistakes), strict=True):
         if mistake.text:
             sentences[mistake.hint] = mistake.text
         elif mistake.hint not in known | set(sentences):
             raise ValueError(f"{exercise.name}: the mistake {mistake.hint!r} has no sentence and is no hint of it")
-        outcome = evaluate(exercise, mistake.made(exercise.reference))
         if outcome.passed:
             raise ValueError(f"{exercise.name}: the mistake {mistake.hint!r}, {mistake.answer}, passes the check")
         if outcome.problem.kind in ("built-in", "unreadable"):
@@ -119,6 +118,17 @@ def table_of(exercise, module) -> dict | None:
         if mistake.hint not in names:
             names.append(mistake.hint)
     return {"source": source_of(exercise, module), "hints": sentences, "prints": dict(sorted(prints.items()))}
+
+
+def _verdicts(exercise, mistakes):
+    """The Outcome of each: judged together, in one launch, but alone if its run failed, as a student's would."""
+    made = [mistake.made(exercise.reference) for mistake in mistakes]
+    parts = tuple(replace(exercise, name=f"{exercise.name} {number}") for number in range(len(made)))
+    together = evaluate(Bundle(exercise.name, parts), tuple(made)).parts if exercise.worlds and len(made) > 1 else []
+    for number, answer in enumerate(made):
+        seen = together[number] if together else None
+        is_clear = seen and not seen.passed and seen.problem and "failed" not in seen.problem.facts
+        yield seen if is_clear else evaluate(exercise, answer)
 
 
 def source_of(exercise, module) -> str:
