@@ -10,13 +10,14 @@ from itertools import pairwise
 from math import isclose
 from numbers import Integral, Real
 
+from lib.check import pure
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
-from lib.check.lab2 import pure
-from lib.check.lab2.hints import all_seen, is_kind
-from lib.check.lab2.pure import each
+from lib.check.lab2.hints import is_kind
+from lib.check.lab2.schedules import described
+from lib.check.pure import all_seen, each, iterator, refused
 from lib.pipeline.balance import balance
 
 CASES = [
@@ -42,21 +43,20 @@ REFUSED = [((1, 1, 1), 4), ((2,), 2), ((), 1), ((1, 2), 0)]
 
 
 def _measure(fn):
-    return pure.asked(fn, balance, {(costs, p): (list(costs), p) for costs, p in CASES + REFUSED}, _read)
+    return pure.asked(fn, balance, CASES + REFUSED, lambda costs, p: ([*costs], p), _read)
 
 
 def _read(out, costs, p):
     """[[layer, ...] of stage 0, ...]; else the Problem."""
     if out is None:
         return Problem("nothing", f"got None, expected {p} ranges of layers")
-    if pure.is_iterator(out):
-        return pure.iterator("got", out)
-    if isinstance(out, (list, tuple)) and any(pure.is_iterator(stage) for stage in out):
-        return pure.iterator("a stage is", next(stage for stage in out if pure.is_iterator(stage)))
+    stages = out if isinstance(out, (list, tuple)) else ()
+    if found := iterator(out) or next((p for stage in stages if (p := iterator(stage, "a stage is"))), None):
+        return found
     lists = isinstance(out, (list, tuple)) and all(isinstance(stage, (list, tuple, range)) for stage in out)
     if not lists or not all(isinstance(layer, Integral) for stage in out for layer in stage):
         numbers = isinstance(out, Real) or (isinstance(out, (list, tuple)) and all(isinstance(x, Real) for x in out))
-        got = f"{out!r:.60}" if numbers else pure.described(out)
+        got = f"{out!r:.60}" if numbers else described(out)
         return Problem("lists", f"got {got}, expected a list of {p} ranges or lists of layers", {"numbers": numbers})
     return [[*stage] for stage in out]
 
@@ -112,19 +112,6 @@ def _as_many_layers(stages, costs, p):
     return max(sizes) - min(sizes) <= 1 or len({*sizes[:-1]}) == 1
 
 
-def _refused(runs):
-    ((answers,),) = (run.results for run in runs)
-    for costs, p in REFUSED:
-        got = answers[costs, p]
-        error = got.facts.get("error") if isinstance(got, Problem) else None
-        case, expected = _words(costs, p), f"{p} stages of {len(costs)} layers: expected a ValueError"
-        if error is None:
-            return Problem("not refused", f"{case}: no error\n{expected}", {"p": p})
-        if not isinstance(error, ValueError):
-            return Problem("another error", f"{case}: {got.text}\n{expected}", {"p": p})
-    return None
-
-
 def _words(costs, p):
     return f"balance({[*costs]}, {p})"
 
@@ -138,12 +125,25 @@ EXERCISE = Exercise(
     | NOTHING_GIVEN
     | {"precise": "a cut is of whole layers", "empty rank": "there are no ranks; no layers are a case"},
     claims=(
-        claim("every layer in one stage", 3, f"p stages, in order; {CASES_SAY}", each(CASES, _layers, _words)),
+        claim(
+            "every layer in one stage",
+            3,
+            f"p stages, in order; {CASES_SAY}",
+            each(CASES, _layers, _words),
+            pure.left_alone(_words),
+            pure.kept(_words),
+        ),
         claim("no cut has a faster pace", 7, "as fast as the best of all cuts", _best_pace),
-        claim("more stages than layers", 2, "or fewer than one: a ValueError", _refused),
+        claim(
+            "more stages than layers",
+            2,
+            "or fewer than one: a ValueError",
+            refused(REFUSED, _words, lambda costs, p: f"{p} stages of {len(costs)} layers"),
+        ),
     ),
     hints=(
         Hint("called lib's", is_kind("built-in"), "try every cut, or see how few layers a given pace lets you take."),
+        pure.ONCE,
         s.NOT_KEPT,
         s.OVERWRITTEN,
         Hint("nothing returned", is_kind("nothing"), "the function must end with `return stages`."),
@@ -203,7 +203,7 @@ EXERCISE = Exercise(
         ),
         Hint(
             "fewer than one stage",
-            lambda p: p.kind in ("not refused", "another error") and p.facts["p"] < 1,
+            lambda p: p.kind in ("not refused", "another error") and p.facts["case"][1] < 1,
             "too few stages are refused too, not only too many: 1 to len(costs) are right.",
         ),
         Hint("no error", is_kind("not refused"), "a stage without a layer has nothing to do: raise ValueError."),
