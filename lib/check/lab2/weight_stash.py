@@ -119,7 +119,8 @@ class Watched:
 
     def _note(self, kind, text, **facts):
         text = f"{self.where}: {text}\nSo far: {' '.join(self.done[-12:])}   (version k: after k updates)"
-        self.problem = self.problem or Problem(kind, text, facts)
+        trace = [text, {name: fact for name, fact in facts.items() if isinstance(fact, bool)}]
+        self.problem = self.problem or Problem(kind, text, facts, trace)
 
     def _holds(self, also=()):
         """(versions in the stash, in its class, and under way, by their bytes; after which actions)"""
