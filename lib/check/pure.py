@@ -182,11 +182,14 @@ def all_seen(fits):
     return of
 
 
-def iterator(out, what="got"):
-    """The Problem if it can be gone through only once, else None."""
-    if not (hasattr(out, "__next__") or isinstance(out, map | zip | filter | reversed)):
-        return None
-    return Problem("iterator", f"{what} a {type(out).__name__}, which can be gone through once, expected a list")
+def iterator(out, item):
+    """The Problem if it can be gone through only once, or one of its items can, else None. item: "rank {} has"."""
+    inside = enumerate(out) if isinstance(out, (list, tuple)) else ()
+    for what, one in [("got", out), *((item.format(number), one) for number, one in inside)]:
+        if hasattr(one, "__next__") or isinstance(one, map | zip | filter | reversed):
+            text = f"{what} a {type(one).__name__}, which can be gone through once, expected a list"
+            return Problem("iterator", text)
+    return None
 
 
 NOTHING = Hint("nothing returned", s.kind("nothing"), "the function must end with `return ...`.")

@@ -50,8 +50,7 @@ def _read(out, costs, p):
     """[[layer, ...] of stage 0, ...]; else the Problem."""
     if out is None:
         return Problem("nothing", f"got None, expected {p} ranges of layers")
-    stages = out if isinstance(out, (list, tuple)) else ()
-    if found := iterator(out) or next((p for stage in stages if (p := iterator(stage, "a stage is"))), None):
+    if found := iterator(out, "stage {} is"):
         return found
     lists = isinstance(out, (list, tuple)) and all(isinstance(stage, (list, tuple, range)) for stage in out)
     if not lists or not all(isinstance(layer, Integral) for stage in out for layer in stage):

@@ -48,8 +48,7 @@ def _schedule(out, p, *_):
     """[[Action, ...] of rank 0, ...] if `out` is a list (or tuple) of p lists of Actions; else the Problem."""
     if out is None:
         return Problem("nothing", "got None, expected a list of actions for each rank")
-    inside = enumerate(out) if isinstance(out, (list, tuple)) else ()
-    if found := iterator(out) or next((p for r, one in inside if (p := iterator(one, f"rank {r} has"))), None):
+    if found := iterator(out, "rank {} has"):
         return found
     lists = isinstance(out, (list, tuple)) and all(_is_list(actions) for actions in out)
     if not lists or len(out) != p:
