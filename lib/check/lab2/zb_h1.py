@@ -12,7 +12,6 @@ from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab2 import hints, schedules
-from lib.check.lab2.hints import is_kind
 from lib.check.lab2.on_ranks import gradients
 from lib.check.lab2.schedules import CASES, CASES_SAY, each
 from lib.check.pure import all_seen
@@ -71,64 +70,37 @@ EXERCISE = Exercise(
     ),
     hints=(
         *hints.FORM,
-        Hint(
-            "fewer micro-batches than ranks",
-            hints.few_microbatches,
-            "right as long as m >= p. With fewer, neither the warmup nor the number of W put off can be more than m.",
-        ),
+        Hint("fewer micro-batches than ranks", hints.few_microbatches,
+             "right as long as m >= p. With fewer, neither the warmup nor the number of W put off can be more than m."),
         hints.NOT_ITS_STAGE,
         hints.COUNTED_FROM_ONE,
-        Hint("a whole backward", is_kind("kinds"), "every backward is split here: I first, its W later."),
+        Hint("a whole backward", s.kind("kinds"), "every backward is split here: I first, its W later."),
         hints.NO_BACKWARD,
-        Hint(
-            "W left out",
-            lambda p: p.kind == "missing" and all(action.kind == "W" for action in p.facts["missing"]),
-            "what is put off must still be done: when the last I has run, rank i has i W left.",
-        ),
-        Hint("a micro-batch dropped", is_kind("missing"), "every rank runs F, I and W for all m micro-batches."),
+        Hint("W left out", lambda p: p.kind == "missing" and all(action.kind == "W" for action in p.facts["missing"]),
+             "what is put off must still be done: when the last I has run, rank i has i W left."),
+        Hint("a micro-batch dropped", s.kind("missing"), "every rank runs F, I and W for all m micro-batches."),
         hints.TWICE,
         Hint(
             "backward first",
             lambda p: p.kind == "order" and (hints.begins_backward(p) or p.facts["action"].kind == "I"),
             "I reads what F kept: the list of a rank begins with a forward, and a steady step is F, then I.",
         ),
-        Hint(
-            "W before its I",
-            is_kind("order"),
-            "I of a micro-batch stands before its W: it brings the gradient of the output on which W works.",
-        ),
-        Hint(
-            "not 1F1B's warmup",
-            is_kind("deadlock"),
-            "leave out the W: what remains must be 1F1B, with a warmup of p-1-i forwards on rank i.",
-        ),
-        Hint(
-            "all forwards first",
-            lambda p: p.kind == "kept" and all_seen(_forwards_first)(p),
-            "that is GPipe with split backwards: as m grows, so does the memory.",
-        ),
-        Hint(
-            "all W at the end",
-            lambda p: p.kind == "kept" and all_seen(_weights_last)(p),
-            "a micro-batch is kept until its W. Rank i puts off i of them, not all.",
-        ),
-        Hint(
-            "too much kept",
-            is_kind("kept"),
-            "rank i has p-i micro-batches between F and I, so it can put off i W: p together.",
-        ),
-        Hint(
-            "W at once",
-            lambda p: p.kind == "idle" and all_seen(_weights_at_once)(p),
-            "a W right after its I is 1F1B: the previous rank waits for your next I. Let rank i put its W off by i "
-            "micro-batches.",
-        ),
-        Hint(
-            "W in the way",
-            is_kind("idle"),
-            "at the end the ranks wait for I after I. There the later ranks should have W left to do: rank i puts off "
-            "i of them until then.",
-        ),
+        Hint("W before its I", s.kind("order"),
+             "I of a micro-batch stands before its W: it brings the gradient of the output on which W works."),
+        Hint("not 1F1B's warmup", s.kind("deadlock"),
+             "leave out the W: what remains must be 1F1B, with a warmup of p-1-i forwards on rank i."),
+        Hint("all forwards first", lambda p: p.kind == "kept" and all_seen(_forwards_first)(p),
+             "that is GPipe with split backwards: as m grows, so does the memory."),
+        Hint("all W at the end", lambda p: p.kind == "kept" and all_seen(_weights_last)(p),
+             "a micro-batch is kept until its W. Rank i puts off i of them, not all."),
+        Hint("too much kept", s.kind("kept"),
+             "rank i has p-i micro-batches between F and I, so it can put off i W: p together."),
+        Hint("W at once", lambda p: p.kind == "idle" and all_seen(_weights_at_once)(p),
+             "a W right after its I is 1F1B: the previous rank waits for your next I. Let rank i put its W off by i "
+             "micro-batches."),
+        Hint("W in the way", s.kind("idle"),
+             "at the end the ranks wait for I after I. There the later ranks should have W left to do: rank i puts "
+             "off i of them until then."),
         *s.ANYWHERE,
     ),
-)
+)  # fmt: skip
