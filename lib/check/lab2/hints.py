@@ -1,26 +1,13 @@
 """Hints that several of Lab 2's schedules share, and what hints look at.
 
-A Problem of a schedule has these kinds: those of `pure.py` (built-in, raised, input, not kept, nothing, iterator,
-lists, actions), those of `validate` (unknown, place, missing, twice, order, deadlock), kinds (a whole backward for a
-split one, or the reverse), and those that an exercise adds.
+A Problem of a schedule has these kinds: of `pure.py` (built-in, raised, not kept), of reading (nothing, iterator,
+lists, actions), of `validate` (unknown, place, missing, twice, order, deadlock), kinds (a whole backward for a split
+one, or the reverse), and those that an exercise adds.
 """
 
+from lib.check import symptoms as s
 from lib.check.exercise import Hint
-from lib.check.symptoms import NOT_KEPT
-
-
-def is_kind(*kinds):
-    return lambda p: p.kind in kinds
-
-
-def all_seen(fits):
-    """Fits if fits(schedule, *case) for all cases that could be read."""
-
-    def of(problem):
-        seen = problem.facts.get("seen")
-        return bool(seen) and all(fits(schedule, *case) for case, schedule in seen.items())
-
-    return of
+from lib.check.pure import ONCE
 
 
 def few_microbatches(problem):
@@ -40,44 +27,28 @@ def same(schedule, other):
 
 
 FORM = (
-    Hint("called lib's", is_kind("built-in"), "write the lists yourself: two loops, over ranks and micro-batches."),
-    Hint(
-        "right for several ranks only",
-        lambda p: p.facts.get("case", (0,))[0] == 1 and p.facts["case"][1] > 1,
-        "here p is 1. The one rank is the first and the last: its list is made as everyone else's, by the same lines.",
-    ),
-    NOT_KEPT,
-    Hint("nothing returned", is_kind("nothing"), "the function must end with `return schedule`."),
-    Hint(
-        "an iterator",
-        is_kind("iterator"),
-        "a generator, a map or a zip is used up once it has been read, and later cells read a schedule several times. "
-        "Make lists: list(...), [...].",
-    ),
-    Hint(
-        "not a list per rank",
-        is_kind("lists"),
-        "return [[actions of rank 0], [actions of rank 1], ...], each in the order in which that rank runs them.",
-    ),
-    Hint(
-        "not actions",
-        is_kind("actions"),
-        'stage 2\'s forward on micro-batch 0 is Action(2, "F", 0), also written parse("2F0"). Later cells read its '
-        ".stage, .kind and .microbatch.",
-    ),
-)
-NOT_ITS_STAGE = Hint(
-    "another rank's stage",
-    is_kind("place"),
-    "rank i has one stage, stage i, and its list has the actions of that stage alone.",
-)
-COUNTED_FROM_ONE = Hint("counted from one", is_kind("unknown"), "ranks, stages and micro-batches count from 0.")
-TWICE = Hint("twice", is_kind("twice"), "an action stands in two places: each is done once.")
-WHOLE_BACKWARD = Hint(
-    "halves of a backward",
-    is_kind("kinds"),
-    "a backward is whole here, B. Its halves I and W come with the zero-bubble schedules.",
-)
+    Hint("called lib's", s.kind("built-in"), "write the lists yourself: two loops, over ranks and micro-batches."),
+    Hint("right for several ranks only", lambda p: p.facts.get("case", (0,))[0] == 1 and p.facts["case"][1] > 1,
+         "here p is 1. The one rank is the first and the last: its list is made as everyone else's, by the same "
+         "lines."),
+    ONCE,
+    s.NOT_KEPT,
+    Hint("nothing returned", s.kind("nothing"), "the function must end with `return schedule`."),
+    Hint("an iterator", s.kind("iterator"),
+         "a generator, a map or a zip is used up once it has been read, and later cells read a schedule several "
+         "times. Make lists: list(...), [...]."),
+    Hint("not a list per rank", s.kind("lists"),
+         "return [[actions of rank 0], [actions of rank 1], ...], each in the order in which that rank runs them."),
+    Hint("not actions", s.kind("actions"),
+         'stage 2\'s forward on micro-batch 0 is Action(2, "F", 0), also written parse("2F0"). Later cells read its '
+         ".stage, .kind and .microbatch."),
+)  # fmt: skip
+NOT_ITS_STAGE = Hint("another rank's stage", s.kind("place"),
+        "rank i has one stage, stage i, and its list has the actions of that stage alone.")  # fmt: skip
+COUNTED_FROM_ONE = Hint("counted from one", s.kind("unknown"), "ranks, stages and micro-batches count from 0.")
+TWICE = Hint("twice", s.kind("twice"), "an action stands in two places: each is done once.")
+WHOLE_BACKWARD = Hint("halves of a backward", s.kind("kinds"),
+        "a backward is whole here, B. Its halves I and W come with the zero-bubble schedules.")  # fmt: skip
 NO_BACKWARD = Hint(
     "no backward",
     lambda p: p.kind == "missing" and not any(a.kind in "BI" for a in p.facts["expected"] - p.facts["missing"]),

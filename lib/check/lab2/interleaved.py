@@ -10,10 +10,10 @@ same bubble, is right as well.
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab2 import hints, pure, schedules
-from lib.check.lab2.hints import all_seen, is_kind
+from lib.check.lab2 import hints, schedules
 from lib.check.lab2.on_ranks import gradients
-from lib.check.lab2.pure import each
+from lib.check.lab2.schedules import each, words
+from lib.check.pure import all_seen, refused
 from lib.pipeline.interleaved import interleaved
 from lib.pipeline.simulate import kept
 
@@ -23,10 +23,6 @@ CASES_SAY = "p = 1 to 4; m = 2 to 8; v = 1, 2, 3, 4"
 REFUSED = [(3, 4, 2), (4, 6, 2), (4, 2, 3)]
 
 
-def _measure(fn):
-    return pure.asked_for_schedules(fn, interleaved, CASES + REFUSED)
-
-
 def _kept(schedule, p, m, v):
     for i, actions in enumerate(schedule):
         at, got = schedules.most([live for live, _ in kept(actions)])
@@ -34,19 +30,6 @@ def _kept(schedule, p, m, v):
         if got > most:
             text = f"rank {i} keeps {got} micro-batches x stages after {actions[at]}, expected {most} at most"
             return Problem("kept", f"{text}\n{schedules.row(schedule, i, actions[at])}")
-    return None
-
-
-def _refused(runs):
-    ((answers,),) = (run.results for run in runs)
-    for case in REFUSED:
-        got = answers[case]
-        error = got.facts.get("error") if isinstance(got, Problem) else None
-        expected = "expected a ValueError"
-        if error is None:
-            return Problem("not refused", f"{pure.words(*case)}: no error, {expected}")
-        if not isinstance(error, ValueError):
-            return Problem("another error", f"{pure.words(*case)}: {got.text}\n{expected}")
     return None
 
 
@@ -83,15 +66,20 @@ def _warmups_shrink(schedule, p, m, v):
 EXERCISE = Exercise(
     name="interleaved",
     reference=interleaved,
-    measure=_measure,
+    measure=schedules.measure(interleaved, CASES + REFUSED),
     worlds=(),
-    leaves_out=pure.SCHEDULE,
+    leaves_out=schedules.LEAVES_OUT,
     claims=(
-        claim("every action once, on its rank", 3, CASES_SAY, each(CASES, schedules.once("FB"))),
+        claim("every action once, on its rank", 3, CASES_SAY, schedules.once("FB", CASES)),
         claim("needs before it, no deadlock", 3, "on every rank and between them", each(CASES, schedules.runs_through)),
         claim("no more kept", 3, "rank i: (v-1)p + 2(p-1-i) + 1 at most", each(CASES, _kept)),
         claim("bubble (p-1)/(vm+p-1)", 5, "simulated: B = 2F, B = F", each(CASES, schedules.bubble)),
-        claim("p must divide m", 2, "where v > 1; else a ValueError", _refused),
+        claim(
+            "p must divide m",
+            2,
+            "where v > 1; else a ValueError",
+            refused(REFUSED, words, lambda p, m, v: f"{p} does not divide {m}"),
+        ),
         claim(
             "the whole batch's gradients", 2, "on 2 and 4 ranks, 2(vp-1)m messages", gradients([CASES[1], (4, 8, 2)])
         ),
@@ -103,16 +91,11 @@ EXERCISE = Exercise(
             lambda p: "case" in p.facts and p.facts["case"] in CASES and p.facts["case"][1] % p.facts["case"][0] > 0,
             "v = 1 is 1F1B, for every m: only thinner stages take p micro-batches at a time.",
         ),
-        Hint(
-            "refuses what divides",
-            lambda p: p.kind == "raised" and isinstance(p.facts.get("error"), ValueError),
-            "here p divides m, so there is nothing to refuse: `if m % p: raise ...`.",
-        ),
-        Hint(
-            "another rank's stage",
-            is_kind("place"),
-            "the pipeline goes round the ranks: stage s lives on rank s mod p, so rank i has stages i, i+p, i+2p, ...",
-        ),
+        Hint("refuses what divides", lambda p: p.kind == "raised" and isinstance(p.facts.get("error"), ValueError),
+             "here p divides m, so there is nothing to refuse: `if m % p: raise ...`."),
+        Hint("another rank's stage", s.kind("place"),
+             "the pipeline goes round the ranks: stage s lives on rank s mod p, so rank i has stages i, i+p, i+2p, "
+             "..."),
         hints.COUNTED_FROM_ONE,
         hints.WHOLE_BACKWARD,
         hints.NO_BACKWARD,
@@ -124,73 +107,43 @@ EXERCISE = Exercise(
             ),
             "each rank has v stages, i, i+p, ... i+(v-1)p, and runs F and B of each.",
         ),
-        Hint(
-            "some left out",
-            is_kind("missing"),
-            "every rank runs F and B of each of its v stages for all m micro-batches: 2vm actions.",
-        ),
+        Hint("some left out", s.kind("missing"),
+             "every rank runs F and B of each of its v stages for all m micro-batches: 2vm actions."),
         hints.TWICE,
-        Hint(
-            "backward first",
-            lambda p: p.kind == "order" and hints.begins_backward(p),
-            "a backward reads what its own forward kept: the list of a rank begins with its warmup of forwards.",
-        ),
+        Hint("backward first", lambda p: p.kind == "order" and hints.begins_backward(p),
+             "a backward reads what its own forward kept: the list of a rank begins with its warmup of forwards."),
         Hint(
             "all micro-batches through one stage",
             lambda p: p.kind == "order" and all_seen(_all_microbatches_first)(p),
             "forwards go in rounds of p micro-batches: p through the rank's first stage, the same p through its "
             "second, ... and only then the next p. You take all m through the first stage before the second.",
         ),
-        Hint(
-            "warmup too short",
-            is_kind("order"),
-            "the first backward is of the rank's last stage, so the first p micro-batches must have been through all "
-            "others: (v-1)p forwards, and then some for the ranks behind.",
-        ),
-        Hint(
-            "one chunk after another",
-            lambda p: p.kind == "deadlock" and all_seen(_chunk_by_chunk)(p),
-            "stage p+i is part of the same pipeline as stage i, not a second one: no gradient comes back to stage i "
-            "before the micro-batch has been forward through all stages.",
-        ),
-        Hint(
-            "backward from the first",
-            lambda p: p.kind == "deadlock" and all_seen(_backward_from_the_first)(p),
-            "gradients come from the end: backward a rank goes through its stages from the last to the first.",
-        ),
-        Hint(
-            "one micro-batch at a time",
-            lambda p: p.kind == "deadlock" and all_seen(_one_by_one)(p),
-            "you take each micro-batch through all stages of a rank before the next one. Between two stages it goes "
-            "round all other ranks; meanwhile the rank can take p-1 others through the same stage.",
-        ),
-        Hint(
-            "the warmup grows down the pipeline",
-            lambda p: p.kind == "deadlock" and not all_seen(_warmups_shrink)(p),
-            "the first rank is farthest from the end and needs the longest warmup: (v-1)p + 2(p-1-i) on rank i.",
-        ),
-        Hint(
-            "orders that do not fit",
-            is_kind("deadlock", "bubble"),
-            "all ranks go through the micro-batches of a round in the same order, forward and backward, and each rank "
-            "runs ahead of the next: draw p = 2, m = 4, v = 2.",
-        ),
+        Hint("warmup too short", s.kind("order"),
+             "the first backward is of the rank's last stage, so the first p micro-batches must have been through "
+             "all others: (v-1)p forwards, and then some for the ranks behind."),
+        Hint("one chunk after another", lambda p: p.kind == "deadlock" and all_seen(_chunk_by_chunk)(p),
+             "stage p+i is part of the same pipeline as stage i, not a second one: no gradient comes back to stage i "
+             "before the micro-batch has been forward through all stages."),
+        Hint("backward from the first", lambda p: p.kind == "deadlock" and all_seen(_backward_from_the_first)(p),
+             "gradients come from the end: backward a rank goes through its stages from the last to the first."),
+        Hint("one micro-batch at a time", lambda p: p.kind == "deadlock" and all_seen(_one_by_one)(p),
+             "you take each micro-batch through all stages of a rank before the next one. Between two stages it goes "
+             "round all other ranks; meanwhile the rank can take p-1 others through the same stage."),
+        Hint("the warmup grows down the pipeline", lambda p: p.kind == "deadlock" and not all_seen(_warmups_shrink)(p),
+             "the first rank is farthest from the end and needs the longest warmup: (v-1)p + 2(p-1-i) on rank i."),
+        Hint("orders that do not fit", s.kind("deadlock", "bubble"),
+             "all ranks go through the micro-batches of a round in the same order, forward and backward, and each "
+             "rank runs ahead of the next: draw p = 2, m = 4, v = 2."),
         Hint(
             "all forwards first",
             lambda p: p.kind == "kept" and all_seen(lambda lists, p, m, v: _first_backward(lists[0]) == v * m)(p),
             "that is GPipe, with v stages per rank. After its warmup a rank runs one forward, one backward.",
         ),
-        Hint(
-            "warmup too long",
-            is_kind("kept"),
-            "(v-1)p + 2(p-1-i) forwards are enough on rank i before it takes turns; each more is kept in memory.",
-        ),
-        Hint(
-            "no error",
-            is_kind("not refused"),
-            "p micro-batches enter together. Where p does not divide m: raise ValueError with both numbers in it.",
-        ),
-        Hint("not a ValueError", is_kind("another error"), 'if m % p: raise ValueError(f"m = {m} ... p = {p} ...").'),
+        Hint("warmup too long", s.kind("kept"),
+             "(v-1)p + 2(p-1-i) forwards are enough on rank i before it takes turns; each more is kept in memory."),
+        Hint("no error", s.kind("not refused"),
+             "p micro-batches enter together. Where p does not divide m: raise ValueError with both numbers in it."),
+        Hint("not a ValueError", s.kind("another error"), 'if m % p: raise ValueError(f"m = {m} ... p = {p} ...").'),
         *s.ANYWHERE,
     ),
-)
+)  # fmt: skip

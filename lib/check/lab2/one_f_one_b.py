@@ -10,16 +10,13 @@ forwards and backwards is then fixed too, and so on up to rank 0.
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab2 import hints, pure, schedules
-from lib.check.lab2.hints import all_seen, is_kind, same
+from lib.check.lab2 import hints, schedules
+from lib.check.lab2.hints import same
 from lib.check.lab2.on_ranks import gradients
-from lib.check.lab2.pure import CASES, CASES_SAY, each
+from lib.check.lab2.schedules import CASES, CASES_SAY, each
+from lib.check.pure import all_seen
 from lib.pipeline.schedules import one_f_one_b, relay
 from lib.pipeline.simulate import kept
-
-
-def _measure(fn):
-    return pure.asked_for_schedules(fn, one_f_one_b, CASES)
 
 
 def _in_flight(schedule, p, m):
@@ -65,11 +62,11 @@ def _newest_first(problem):
 EXERCISE = Exercise(
     name="one_f_one_b",
     reference=one_f_one_b,
-    measure=_measure,
+    measure=schedules.measure(one_f_one_b),
     worlds=(),
-    leaves_out=pure.SCHEDULE,
+    leaves_out=schedules.LEAVES_OUT,
     claims=(
-        claim("every action once, on its rank", 3, CASES_SAY, each(CASES, schedules.once("FB"))),
+        claim("every action once, on its rank", 3, CASES_SAY, schedules.once("FB")),
         claim("needs before it, no deadlock", 3, "on every rank and between them", each(CASES, schedules.runs_through)),
         claim("at most min(m, p-i) in flight", 7, "at stage i: F done and B not", each(CASES, _in_flight)),
         claim("bubble (p-1)/(m+p-1)", 5, "simulated: B = 2F, B = F", each(CASES, schedules.bubble)),
@@ -77,81 +74,42 @@ EXERCISE = Exercise(
     ),
     hints=(
         *hints.FORM,
-        Hint(
-            "fewer micro-batches than ranks",
-            hints.few_microbatches,
-            "right as long as m >= p. With fewer the warmup of rank i is min(p-1-i, m) forwards, there are only m.",
-        ),
+        Hint("fewer micro-batches than ranks", hints.few_microbatches,
+             "right as long as m >= p. With fewer the warmup of rank i is min(p-1-i, m) forwards, there are only m."),
         hints.NOT_ITS_STAGE,
         hints.COUNTED_FROM_ONE,
         hints.WHOLE_BACKWARD,
         hints.NO_BACKWARD,
-        Hint(
-            "no cooldown",
-            lambda p: p.kind == "missing" and all(action.kind == "B" for action in p.facts["missing"]),
-            "after the last forward as many backwards are left as the warmup has forwards: they are the cooldown.",
-        ),
-        Hint(
-            "a micro-batch dropped",
-            is_kind("missing"),
-            "warmup of w forwards, then m - w pairs, then w backwards: count the pairs.",
-        ),
+        Hint("no cooldown", lambda p: p.kind == "missing" and all(action.kind == "B" for action in p.facts["missing"]),
+             "after the last forward as many backwards are left as the warmup has forwards: they are the cooldown."),
+        Hint("a micro-batch dropped", s.kind("missing"),
+             "warmup of w forwards, then m - w pairs, then w backwards: count the pairs."),
         hints.TWICE,
-        Hint(
-            "backward first",
-            is_kind("order"),
-            "each steady step is forward, then backward, in this order: on the last rank, which has no warmup, the "
-            "backward reads what the forward just kept.",
-        ),
-        Hint(
-            "newest first",
-            lambda p: p.kind in ("deadlock", "bubble") and _newest_first(p),
-            "first in, first out: the micro-batch whose forward ran first comes back first.",
-        ),
-        Hint(
-            "the warmup grows down the pipeline",
-            is_kind("deadlock"),
-            "rank i+1 waits for forwards that rank i runs only after its backward. A rank runs one forward ahead for "
-            "each rank behind it: p-1-i on rank i, none on the last.",
-        ),
-        Hint(
-            "that is GPipe",
-            lambda p: p.kind == "in flight" and _ahead(lambda p, m, i: m)(p),
-            "all forwards first is GPipe. After the warmup every forward is followed by a backward.",
-        ),
-        Hint(
-            "one too many",
-            lambda p: p.kind == "in flight" and _ahead(lambda p, m, i: p - i + 1)(p),
-            "the warmup is p-1-i forwards on rank i, not p-i: the first steady step brings one more.",
-        ),
-        Hint(
-            "alike on all ranks",
-            lambda p: p.kind == "in flight" and all_seen(_alike)(p),
-            "the warmup is the same on all ranks. It shrinks down the pipeline: p-1-i forwards on rank i, 0 to p-1.",
-        ),
-        Hint(
-            "too far ahead",
-            is_kind("in flight"),
-            "count what a rank holds: +1 at each F, -1 at each B. Rank i may hold p-i, as many as there are ranks from "
-            "it to the end.",
-        ),
-        Hint(
-            "the relay",
-            lambda p: p.kind == "bubble" and all_seen(lambda lists, p, m: same(lists, relay(p, m)))(p),
-            "without a warmup every rank waits until its micro-batch is back: that is the relay.",
-        ),
-        Hint(
-            "one too few",
-            lambda p: p.kind == "bubble" and _ahead(lambda p, m, i: max(1, p - 1 - i))(p),
-            "the warmup is p-1-i forwards on rank i, and the first steady step brings one more before the first "
-            "backward.",
-        ),
-        Hint(
-            "a rank left waiting",
-            is_kind("bubble"),
-            "each rank must hold p-i micro-batches before its first backward, and bring in a new one after each: "
-            "fewer leave the ranks behind it without work.",
-        ),
+        Hint("backward first", s.kind("order"),
+             "each steady step is forward, then backward, in this order: on the last rank, which has no warmup, the "
+             "backward reads what the forward just kept."),
+        Hint("newest first", lambda p: p.kind in ("deadlock", "bubble") and _newest_first(p),
+             "first in, first out: the micro-batch whose forward ran first comes back first."),
+        Hint("the warmup grows down the pipeline", s.kind("deadlock"),
+             "rank i+1 waits for forwards that rank i runs only after its backward. A rank runs one forward ahead "
+             "for each rank behind it: p-1-i on rank i, none on the last."),
+        Hint("that is GPipe", lambda p: p.kind == "in flight" and _ahead(lambda p, m, i: m)(p),
+             "all forwards first is GPipe. After the warmup every forward is followed by a backward."),
+        Hint("one too many", lambda p: p.kind == "in flight" and _ahead(lambda p, m, i: p - i + 1)(p),
+             "the warmup is p-1-i forwards on rank i, not p-i: the first steady step brings one more."),
+        Hint("alike on all ranks", lambda p: p.kind == "in flight" and all_seen(_alike)(p),
+             "the warmup is the same on all ranks. It shrinks down the pipeline: p-1-i forwards on rank i, 0 to p-1."),
+        Hint("too far ahead", s.kind("in flight"),
+             "count what a rank holds: +1 at each F, -1 at each B. Rank i may hold p-i, as many as there are ranks "
+             "from it to the end."),
+        Hint("the relay", lambda p: p.kind == "bubble" and all_seen(lambda lists, p, m: same(lists, relay(p, m)))(p),
+             "without a warmup every rank waits until its micro-batch is back: that is the relay."),
+        Hint("one too few", lambda p: p.kind == "bubble" and _ahead(lambda p, m, i: max(1, p - 1 - i))(p),
+             "the warmup is p-1-i forwards on rank i, and the first steady step brings one more before the first "
+             "backward."),
+        Hint("a rank left waiting", s.kind("bubble"),
+             "each rank must hold p-i micro-batches before its first backward, and bring in a new one after each: "
+             "fewer leave the ranks behind it without work."),
         *s.ANYWHERE,
     ),
-)
+)  # fmt: skip

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from lib.check.cases import Case
+
 WORLD = 4
 GROUPS = ((0, 1, 2), tuple(range(WORLD)), (1, 3), (2,))
 GROUPS_SAY = "1, 2, 3, 4 ranks; three steps"
@@ -28,33 +30,17 @@ class NoTarget(ValueError):
 
 
 @dataclass(frozen=True)
-class Case:
+class Step(Case):
     """One step on these global ranks."""
 
-    members: tuple[int, ...]
-    step: int
+    step: int = 1
 
     @property
-    def world_size(self) -> int:
-        return len(self.members)
-
-    @property
-    def counts_up(self) -> bool:
-        """Are the group's ranks the world's?"""
-        return self.members == tuple(range(self.world_size))
-
-    @property
-    def name(self) -> str:
-        """Also the label of the case's section in the ledger."""
-        group = f"{self.world_size} ranks" if self.counts_up else f"group {self.members}"
-        return f"{group}, step {self.step}"
-
-    def rank(self, number) -> str:
-        return f"rank {number}" if self.counts_up else f"rank {number} of the group"
+    def name(self):
+        return f"{self.group}, step {self.step}"
 
 
-CASES = [Case(members, step) for members in GROUPS for step in ROWS]
-NAMED = {case.name: case for case in CASES}
+CASES = [Step(members, step=step) for members in GROUPS for step in ROWS]
 
 
 def stages(p):

@@ -13,15 +13,15 @@ from lib.check import symptoms
 from lib.check.cases import called, form_of, groups_of, in_step, number, seen
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Problem
-from lib.check.explain import narrowed, rounded_words
+from lib.check.explain import narrowed, rounded_words, shares
 from lib.check.lab2.relay_cases import (
     CASES,
     GROUPS_SAY,
     REUSED,
     ROWS,
     WORLD,
-    Case,
     NoTarget,
+    Step,
     batch,
     sends,
     stages,
@@ -81,45 +81,40 @@ def _step(case, rank, fn, stage, x, group):
 def _wrong_input(where, rank, taken, want):
     if not taken:
         return Problem("no forward", f"{where} never called its stage")
-    got = taken[0]
+    got, text = taken[0], f"{where}: its stage took"
     if got.shape != want.shape:
-        return Problem("taken", f"{where}: its stage took {form_of(got)}, expected {form_of(want)}", {"nan": False})
-    if not torch.equal(got, want):
-        nan, whose = bool(got.isnan().all()), "the batch" if rank == 0 else f"what rank {rank - 1}'s stage gave"
-        if narrowed(got, want):
-            return Problem(
-                "taken",
-                f"{where}: its stage took rounded numbers\n{rounded_words(want.dtype)}",
-                {"nan": False, "narrowed": True},
-            )
-        what = f"nan, which is in the x of {where.split(': ')[1]}" if nan else "other numbers"
-        return Problem("taken", f"{where}: its stage took {what}, expected {whose}", {"nan": nan})
-    return None
+        return Problem("taken", f"{text} {form_of(got)}, expected {form_of(want)}")
+    if torch.equal(got, want):
+        return None
+    if narrowed(got, want):
+        return Problem("taken", f"{text} rounded numbers\n{rounded_words(want.dtype)}", {"narrowed": True})
+    nan, whose = bool(got.isnan().all()), "the batch" if rank == 0 else f"what rank {rank - 1}'s stage gave"
+    what = f"nan, which is in the x of {where.split(': ')[1]}" if nan else "other numbers"
+    return Problem("taken", f"{text} {what}, expected {whose}", {"nan": nan})
 
 
 def _wrong_gradient(where, case, rank, got):
-    steps = [whole(Case(case.members, step)) for step in ROWS if step <= case.step]
+    steps = [whole(Step(case.members, step=step)) for step in ROWS if step <= case.step]
     each = [step.gradients[rank] for step in steps]
     for name in each[0]:
         want, out = sum(gradients[name] for gradients in each), got[name]
         if out is not None and _equal(out, want):
             continue
-        text, facts = (
-            f"{where}, {name}",
-            {"case": case, "p": case.world_size, "absent": out is None, "ones": False, "shares": None},
-        )
+        facts = {"case": case, "p": case.world_size, "absent": out is None}
         if out is None:
-            return Problem("gradient", f"{text}: .grad is None after step {case.step}", facts)
+            return Problem("gradient", f"{where}, {name}: .grad is None after step {case.step}", facts)
         element = tuple((out != want).nonzero()[0].tolist())
         facts["ones"] = _equal(out, sum(step.from_ones[rank][name] for step in steps))
-        facts["shares"] = _shares(out, [gradients[name] for gradients in each])
-        text += f", element {element[0] if len(element) == 1 else element}: "
+        facts["shares"] = (
+            shares(out.cpu(), [gradients[name].cpu() for gradients in each]) if out.isfinite().all() else None
+        )
+        text = f"{where}, {name}, element {element[0] if len(element) == 1 else element}: "
         text += f"expected {number(want[element])}, got {number(out[element])}"
         if facts["ones"]:
             text += "\nThat is the gradient of the sum of what this stage gives: backward began with ones."
-        if facts["shares"]:
-            got_of = [f"{share:g} x step {s}'s" for s, share in enumerate(facts["shares"], 1) if share]
-            of = [f"step {s}'s" for s in range(1, len(each) + 1)]
+        if facts["shares"] is not None:
+            got_of = [f"{share:g} x step {step + 1}'s" for step, share in facts["shares"].items()]
+            of = [f"step {step + 1}'s" for step in range(len(each))]
             text += f"\nIt is {' and '.join(got_of) or 'zero'}; expected {' and '.join(of)}."
         return Problem("gradient", text, facts)
     return None
@@ -127,17 +122,6 @@ def _wrong_gradient(where, case, rank, got):
 
 def _equal(a, b):
     return bool(((a - b).abs() <= TOLERANCE * b.abs().max()).all())
-
-
-def _shares(out, each):
-    """[c_1, ...] with out = sum_s c_s each[s], of steps s, or None."""
-    if not out.isfinite().all():
-        return None
-    columns = torch.stack([gradient.flatten() for gradient in each], 1).cpu()  # (elements, steps)
-    found = torch.linalg.lstsq(columns, out.flatten()[:, None].cpu()).solution[:, 0]  # (steps,)
-    if not _equal(columns @ found, out.flatten().cpu()) and out.any():
-        return None
-    return [round(share, 9) for share in found.tolist()]
 
 
 def _wrong_loss(where, want, got, losses):
@@ -192,14 +176,10 @@ EXERCISE = Exercise(
     may_call=symptoms.P2P,
     claims=(
         claim("activations forward", 4, f"each stage takes what the previous gives; {GROUPS_SAY}", _first("taken")),
-        claim(
-            "one process's gradients",
-            7,
-            "every parameter's .grad, to 1e-12; added to what is there",
-            _first("gradient"),
-        ),
+        claim("one process's gradients", 7, "every parameter's .grad, to 1e-12; added to what is there",
+              _first("gradient")),
         claim("the loss on the last rank", 2, "detached; None elsewhere", _first("loss")),
         claim("2(p-1) messages", 3, "an activation to the next rank, a gradient to the previous", _messages),
     ),
     hints=HINTS,
-)
+)  # fmt: skip

@@ -11,18 +11,14 @@ from itertools import pairwise
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab2 import hints, pure, schedules
-from lib.check.lab2.hints import all_seen, is_kind
+from lib.check.lab2 import hints, schedules
 from lib.check.lab2.on_ranks import gradients
-from lib.check.lab2.pure import CASES, CASES_SAY, each
+from lib.check.lab2.schedules import CASES, CASES_SAY, each
+from lib.check.pure import all_seen
 from lib.pipeline.simulate import kept, simulate
 from lib.pipeline.zero_bubble import zb_h1
 
 TIMES = ({"F": 1, "I": 1, "W": 1}, {"F": 3, "I": 4, "W": 2})
-
-
-def _measure(fn):
-    return pure.asked_for_schedules(fn, zb_h1, CASES)
 
 
 def _kept(schedule, p, m):
@@ -61,12 +57,12 @@ def _weights_at_once(schedule, p, m):
 EXERCISE = Exercise(
     name="zb_h1",
     reference=zb_h1,
-    measure=_measure,
+    measure=schedules.measure(zb_h1),
     worlds=(),
-    leaves_out=pure.SCHEDULE,
+    leaves_out=schedules.LEAVES_OUT,
     bonus=True,
     claims=(
-        claim("every action once, on its rank", 1, f"F, I, W; {CASES_SAY}", each(CASES, schedules.once("FIW"))),
+        claim("every action once, on its rank", 1, f"F, I, W; {CASES_SAY}", schedules.once("FIW")),
         claim("needs before it, no deadlock", 1, "on every rank and between them", each(CASES, schedules.runs_through)),
         claim("no more kept than in 1F1B", 2, "min(m, p), F done and W not", each(CASES, _kept)),
         claim("idle for (p-1)(F+I-W)", 3, "simulated, m >= p: 1, 1, 1 and 3, 4, 2", each(CASES, _idle)),
@@ -74,64 +70,37 @@ EXERCISE = Exercise(
     ),
     hints=(
         *hints.FORM,
-        Hint(
-            "fewer micro-batches than ranks",
-            hints.few_microbatches,
-            "right as long as m >= p. With fewer, neither the warmup nor the number of W put off can be more than m.",
-        ),
+        Hint("fewer micro-batches than ranks", hints.few_microbatches,
+             "right as long as m >= p. With fewer, neither the warmup nor the number of W put off can be more than m."),
         hints.NOT_ITS_STAGE,
         hints.COUNTED_FROM_ONE,
-        Hint("a whole backward", is_kind("kinds"), "every backward is split here: I first, its W later."),
+        Hint("a whole backward", s.kind("kinds"), "every backward is split here: I first, its W later."),
         hints.NO_BACKWARD,
-        Hint(
-            "W left out",
-            lambda p: p.kind == "missing" and all(action.kind == "W" for action in p.facts["missing"]),
-            "what is put off must still be done: when the last I has run, rank i has i W left.",
-        ),
-        Hint("a micro-batch dropped", is_kind("missing"), "every rank runs F, I and W for all m micro-batches."),
+        Hint("W left out", lambda p: p.kind == "missing" and all(action.kind == "W" for action in p.facts["missing"]),
+             "what is put off must still be done: when the last I has run, rank i has i W left."),
+        Hint("a micro-batch dropped", s.kind("missing"), "every rank runs F, I and W for all m micro-batches."),
         hints.TWICE,
         Hint(
             "backward first",
             lambda p: p.kind == "order" and (hints.begins_backward(p) or p.facts["action"].kind == "I"),
             "I reads what F kept: the list of a rank begins with a forward, and a steady step is F, then I.",
         ),
-        Hint(
-            "W before its I",
-            is_kind("order"),
-            "I of a micro-batch stands before its W: it brings the gradient of the output on which W works.",
-        ),
-        Hint(
-            "not 1F1B's warmup",
-            is_kind("deadlock"),
-            "leave out the W: what remains must be 1F1B, with a warmup of p-1-i forwards on rank i.",
-        ),
-        Hint(
-            "all forwards first",
-            lambda p: p.kind == "kept" and all_seen(_forwards_first)(p),
-            "that is GPipe with split backwards: as m grows, so does the memory.",
-        ),
-        Hint(
-            "all W at the end",
-            lambda p: p.kind == "kept" and all_seen(_weights_last)(p),
-            "a micro-batch is kept until its W. Rank i puts off i of them, not all.",
-        ),
-        Hint(
-            "too much kept",
-            is_kind("kept"),
-            "rank i has p-i micro-batches between F and I, so it can put off i W: p together.",
-        ),
-        Hint(
-            "W at once",
-            lambda p: p.kind == "idle" and all_seen(_weights_at_once)(p),
-            "a W right after its I is 1F1B: the previous rank waits for your next I. Let rank i put its W off by i "
-            "micro-batches.",
-        ),
-        Hint(
-            "W in the way",
-            is_kind("idle"),
-            "at the end the ranks wait for I after I. There the later ranks should have W left to do: rank i puts off "
-            "i of them until then.",
-        ),
+        Hint("W before its I", s.kind("order"),
+             "I of a micro-batch stands before its W: it brings the gradient of the output on which W works."),
+        Hint("not 1F1B's warmup", s.kind("deadlock"),
+             "leave out the W: what remains must be 1F1B, with a warmup of p-1-i forwards on rank i."),
+        Hint("all forwards first", lambda p: p.kind == "kept" and all_seen(_forwards_first)(p),
+             "that is GPipe with split backwards: as m grows, so does the memory."),
+        Hint("all W at the end", lambda p: p.kind == "kept" and all_seen(_weights_last)(p),
+             "a micro-batch is kept until its W. Rank i puts off i of them, not all."),
+        Hint("too much kept", s.kind("kept"),
+             "rank i has p-i micro-batches between F and I, so it can put off i W: p together."),
+        Hint("W at once", lambda p: p.kind == "idle" and all_seen(_weights_at_once)(p),
+             "a W right after its I is 1F1B: the previous rank waits for your next I. Let rank i put its W off by i "
+             "micro-batches."),
+        Hint("W in the way", s.kind("idle"),
+             "at the end the ranks wait for I after I. There the later ranks should have W left to do: rank i puts "
+             "off i of them until then."),
         *s.ANYWHERE,
     ),
-)
+)  # fmt: skip

@@ -15,7 +15,7 @@ import torch
 
 from lib.check.framework import Problem
 from lib.check.lab0.cases import form_of, number
-from lib.check.lab1.calls import noting_calls
+from lib.check.pure import noting_calls
 from lib.ledger.source import place
 
 TOLERANCE = 1e-12  # of the largest number expected, or of 1

@@ -1,70 +1,58 @@
 """Mistakes that can be made with every schedule, made of a right one: {answer: name of its hint}."""
 
+from itertools import chain
 
-def each_action(schedule, change):
-    return [[change(action) for action in actions] for actions in schedule]
+
+def flat(lists):
+    return [*chain.from_iterable(lists)]
+
+
+def after(name, right, change):
+    """change(schedule, p) of what `right` gives."""
+    answer = lambda *sizes: change(right(*sizes), sizes[0])
+    answer.__name__ = name
+    return answer
+
+
+def each_action(change):
+    return lambda schedule, p: [[change(action) for action in actions] for actions in schedule]
+
+
+def shifted(**by):
+    return each_action(lambda a: a._replace(**{name: getattr(a, name) + step for name, step in by.items()}))
+
+
+LATEST = []
+CHANGES = {
+    "returns_nothing": (lambda schedule, p: None, "nothing returned"),
+    "a_dictionary": (lambda schedule, p: dict(enumerate(schedule)), "not a list per rank"),
+    "one_flat_list": (lambda schedule, p: flat(schedule), "not a list per rank"),
+    "a_rank_too_few": (lambda schedule, p: schedule[:-1], "not a list per rank"),
+    "in_writing": (each_action(str), "not actions"),
+    "plain_tuples": (each_action(tuple), "not actions"),
+    "fields_in_another_order": (each_action(lambda a: type(a)(a.kind, a.stage, a.microbatch)), "not actions"),
+    "actions_of_its_own": (each_action(lambda a: type("Action", (), a._asdict())()), "not actions"),
+    "everything_on_every_rank": (lambda schedule, p: [flat(schedule)] * p, "another rank's stage"),
+    "microbatches_from_one": (shifted(microbatch=1), "counted from one"),
+    "last_done_twice": (lambda schedule, p: [actions + actions[-1:] for actions in schedule], "twice"),
+    "without_backward": (lambda schedule, p: [[a for a in actions if a.kind == "F"] for actions in schedule],
+                         "no backward"),
+    "back_to_front": (lambda schedule, p: [actions[::-1] for actions in schedule], "backward first"),
+    "generators": (lambda schedule, p: [(a for a in actions) for actions in schedule], "an iterator"),
+    "a_generator_of_lists": (lambda schedule, p: (actions for actions in schedule), "an iterator"),
+    "one_list_for_all_calls": (lambda schedule, p: LATEST.__setitem__(slice(None), schedule) or LATEST,
+                               "one buffer for all calls"),
+    "nothing_to_schedule_alone": (lambda schedule, p: schedule if p > 1 else [[]], "right for several ranks only"),
+}  # fmt: skip
 
 
 def slips(right):
     """right: a function of (p, m) or (p, m, v)."""
+    calls = []
 
-    def returns_nothing(*sizes):
-        right(*sizes)
-
-    def a_dictionary(*sizes):
-        return dict(enumerate(right(*sizes)))
-
-    def one_flat_list(*sizes):
-        return [action for actions in right(*sizes) for action in actions]
-
-    def a_rank_too_few(*sizes):
-        return right(*sizes)[:-1]
-
-    def in_writing(*sizes):
-        return each_action(right(*sizes), str)
-
-    def plain_tuples(*sizes):
-        return each_action(right(*sizes), tuple)
-
-    def fields_in_another_order(*sizes):
-        return each_action(right(*sizes), lambda action: type(action)(action.kind, action.stage, action.microbatch))
-
-    def everything_on_every_rank(*sizes):
-        schedule = right(*sizes)
-        return [[action for actions in schedule for action in actions]] * len(schedule)
-
-    def microbatches_from_one(*sizes):
-        return each_action(right(*sizes), lambda action: action._replace(microbatch=action.microbatch + 1))
-
-    def stages_from_one(*sizes):
-        return each_action(right(*sizes), lambda action: action._replace(stage=action.stage + 1))
-
-    def last_done_twice(*sizes):
-        return [actions + actions[-1:] for actions in right(*sizes)]
-
-    def without_backward(*sizes):
-        return [[action for action in actions if action.kind == "F"] for actions in right(*sizes)]
-
-    def back_to_front(*sizes):
-        return [actions[::-1] for actions in right(*sizes)]
-
-    def generators(*sizes):
-        return [(action for action in actions) for actions in right(*sizes)]
-
-    def a_generator_of_lists(*sizes):
-        yield from right(*sizes)
-
-    lists = []
-
-    def one_list_for_all_calls(*sizes):
-        lists[:] = right(*sizes)
-        return lists
-
-    def nothing_to_schedule_alone(*sizes):
-        return right(*sizes) if sizes[0] > 1 else [[]]
-
-    def actions_of_its_own(*sizes):
-        return each_action(right(*sizes), lambda action: type("Action", (), action._asdict())())
+    def right_only_once(*sizes):
+        calls.append(sizes)
+        return right(*sizes) if calls.count(sizes) == 1 else [[]] * sizes[0]
 
     def exits(*sizes):
         raise SystemExit("done")
@@ -72,34 +60,11 @@ def slips(right):
     def not_written(*sizes):
         raise NotImplementedError
 
-    return {
-        returns_nothing: "nothing returned",
-        a_dictionary: "not a list per rank",
-        one_flat_list: "not a list per rank",
-        a_rank_too_few: "not a list per rank",
-        in_writing: "not actions",
-        plain_tuples: "not actions",
-        fields_in_another_order: "not actions",
-        everything_on_every_rank: "another rank's stage",
-        microbatches_from_one: "counted from one",
-        last_done_twice: "twice",
-        without_backward: "no backward",
-        back_to_front: "backward first",
-        generators: "an iterator",
-        a_generator_of_lists: "an iterator",
-        one_list_for_all_calls: "one buffer for all calls",
-        nothing_to_schedule_alone: "right for several ranks only",
-        actions_of_its_own: "not actions",
-        exits: "exits",
-        not_written: "not written",
-    }
+    made = {after(name, right, change): hint for name, (change, hint) in CHANGES.items()}
+    return made | {right_only_once: "right only once", exits: "exits", not_written: "not written"}
 
 
 def in_halves(right):
     """Every B as I and W, one after the other: right numbers, in another schedule's words."""
-
-    def with_i_and_w(*sizes):
-        split = lambda a: [a._replace(kind=kind) for kind in ("IW" if a.kind == "B" else a.kind)]
-        return [[half for action in actions for half in split(action)] for actions in right(*sizes)]
-
-    return with_i_and_w
+    split = lambda a: [a._replace(kind=kind) for kind in ("IW" if a.kind == "B" else a.kind)]
+    return after("with_i_and_w", right, lambda lists, p: [flat(map(split, actions)) for actions in lists])
