@@ -30,6 +30,7 @@ from lib.check.framework import evaluate
 
 FILE = "a_mistake.py"  # where the books say that it stands
 VOCABULARY = ("calls", "cases", "claims", "comm", "explain", "failure", "fingerprints")
+WITHOUT_RANKS = ("pure", "tensors")  # for the exercises that import them
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,9 @@ def table_of(exercise, module) -> dict | None:
 
 def source_of(exercise, module) -> str:
     """The hash of all that a table depends on."""
-    paths = [*_files(module), *(Path(__file__).with_name(f"{name}.py") for name in VOCABULARY)]
+    text = Path(module.__file__).read_text(encoding="utf-8")
+    names = [*VOCABULARY, *(name for name in WITHOUT_RANKS if f"from lib.check.{name} " in text)]
+    paths = [*_files(module), *(Path(__file__).with_name(f"{name}.py") for name in names)]
     texts = [path.read_text(encoding="utf-8") for path in paths] + [inspect.getsource(exercise.reference)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 

@@ -10,13 +10,14 @@ from itertools import pairwise
 from math import isclose
 from numbers import Integral, Real
 
+from lib.check import pure
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
-from lib.check.lab2 import pure
-from lib.check.lab2.hints import all_seen, is_kind
-from lib.check.lab2.pure import each
+from lib.check.lab2.hints import is_kind
+from lib.check.lab2.schedules import described
+from lib.check.pure import all_seen, each, iterator, refused
 from lib.pipeline.balance import balance
 
 CASES = [
@@ -42,21 +43,19 @@ REFUSED = [((1, 1, 1), 4), ((2,), 2), ((), 1), ((1, 2), 0)]
 
 
 def _measure(fn):
-    return pure.asked(fn, balance, {(costs, p): (list(costs), p) for costs, p in CASES + REFUSED}, _read)
+    return pure.asked(fn, balance, CASES + REFUSED, lambda costs, p: ([*costs], p), _read)
 
 
 def _read(out, costs, p):
     """[[layer, ...] of stage 0, ...]; else the Problem."""
     if out is None:
         return Problem("nothing", f"got None, expected {p} ranges of layers")
-    if pure.is_iterator(out):
-        return pure.iterator("got", out)
-    if isinstance(out, (list, tuple)) and any(pure.is_iterator(stage) for stage in out):
-        return pure.iterator("a stage is", next(stage for stage in out if pure.is_iterator(stage)))
+    if found := iterator(out, "stage {} is"):
+        return found
     lists = isinstance(out, (list, tuple)) and all(isinstance(stage, (list, tuple, range)) for stage in out)
     if not lists or not all(isinstance(layer, Integral) for stage in out for layer in stage):
         numbers = isinstance(out, Real) or (isinstance(out, (list, tuple)) and all(isinstance(x, Real) for x in out))
-        got = f"{out!r:.60}" if numbers else pure.described(out)
+        got = f"{out!r:.60}" if numbers else described(out)
         return Problem("lists", f"got {got}, expected a list of {p} ranges or lists of layers", {"numbers": numbers})
     return [[*stage] for stage in out]
 
@@ -112,19 +111,6 @@ def _as_many_layers(stages, costs, p):
     return max(sizes) - min(sizes) <= 1 or len({*sizes[:-1]}) == 1
 
 
-def _refused(runs):
-    ((answers,),) = (run.results for run in runs)
-    for costs, p in REFUSED:
-        got = answers[costs, p]
-        error = got.facts.get("error") if isinstance(got, Problem) else None
-        case, expected = _words(costs, p), f"{p} stages of {len(costs)} layers: expected a ValueError"
-        if error is None:
-            return Problem("not refused", f"{case}: no error\n{expected}", {"p": p})
-        if not isinstance(error, ValueError):
-            return Problem("another error", f"{case}: {got.text}\n{expected}", {"p": p})
-    return None
-
-
 def _words(costs, p):
     return f"balance({[*costs]}, {p})"
 
@@ -138,83 +124,61 @@ EXERCISE = Exercise(
     | NOTHING_GIVEN
     | {"precise": "a cut is of whole layers", "empty rank": "there are no ranks; no layers are a case"},
     claims=(
-        claim("every layer in one stage", 3, f"p stages, in order; {CASES_SAY}", each(CASES, _layers, _words)),
+        claim(
+            "every layer in one stage",
+            3,
+            f"p stages, in order; {CASES_SAY}",
+            each(CASES, _layers, _words),
+            pure.left_alone(_words),
+            pure.kept(_words),
+        ),
         claim("no cut has a faster pace", 7, "as fast as the best of all cuts", _best_pace),
-        claim("more stages than layers", 2, "or fewer than one: a ValueError", _refused),
+        claim(
+            "more stages than layers",
+            2,
+            "or fewer than one: a ValueError",
+            refused(REFUSED, _words, lambda costs, p: f"{p} stages of {len(costs)} layers"),
+        ),
     ),
     hints=(
         Hint("called lib's", is_kind("built-in"), "try every cut, or see how few layers a given pace lets you take."),
+        pure.ONCE,
         s.NOT_KEPT,
         s.OVERWRITTEN,
         Hint("nothing returned", is_kind("nothing"), "the function must end with `return stages`."),
-        Hint(
-            "an iterator",
-            is_kind("iterator"),
-            "a generator, a map or a zip is used up once it has been read. Return lists or ranges.",
-        ),
-        Hint(
-            "sizes or ends",
-            s.both(is_kind("lists"), s.fact("numbers")),
-            "return the layers of each stage, [range(0, 2), range(2, 6), range(6, 8)], not their number or their ends.",
-        ),
+        Hint("an iterator", is_kind("iterator"),
+             "a generator, a map or a zip is used up once it has been read. Return lists or ranges."),
+        Hint("sizes or ends", s.both(is_kind("lists"), s.fact("numbers")),
+             "return the layers of each stage, [range(0, 2), range(2, 6), range(6, 8)], not their number or their "
+             "ends."),
         Hint("no lists of layers", is_kind("lists"), "a stage is a range, or a list of the numbers of its layers."),
-        Hint(
-            "bounds",
-            lambda p: p.kind == "layers" and p.facts["bounds"],
-            "a pair is read as two layers. Return range(first, end), which stands for all from first to end-1.",
-        ),
-        Hint(
-            "costs for layers",
-            lambda p: p.kind == "layers" and p.facts["costs"],
-            "return the layers' numbers, 0, 1, 2, ..., not their costs.",
-        ),
-        Hint(
-            "layers lost",
-            lambda p: p.kind == "layers" and p.facts["lost"],
-            "the last stage ends with the last layer: the cuts are 0, ..., len(costs).",
-        ),
-        Hint(
-            "out of order",
-            lambda p: p.kind == "layers" and not p.facts["twice"],
-            "a stage is a piece of the row: layer 5 needs what layer 4 gives, so neighbours stay together.",
-        ),
+        Hint("bounds", lambda p: p.kind == "layers" and p.facts["bounds"],
+             "a pair is read as two layers. Return range(first, end), which stands for all from first to end-1."),
+        Hint("costs for layers", lambda p: p.kind == "layers" and p.facts["costs"],
+             "return the layers' numbers, 0, 1, 2, ..., not their costs."),
+        Hint("layers lost", lambda p: p.kind == "layers" and p.facts["lost"],
+             "the last stage ends with the last layer: the cuts are 0, ..., len(costs)."),
+        Hint("out of order", lambda p: p.kind == "layers" and not p.facts["twice"],
+             "a stage is a piece of the row: layer 5 needs what layer 4 gives, so neighbours stay together."),
         Hint("layers twice", is_kind("layers"), "a layer is in one stage: each begins where the one before it ended."),
-        Hint(
-            "one cut too many",
-            lambda p: p.kind == "stages" and p.facts["stages"] == p.facts["p"] + 1,
-            "p stages are made by p-1 cuts.",
-        ),
+        Hint("one cut too many", lambda p: p.kind == "stages" and p.facts["stages"] == p.facts["p"] + 1,
+             "p stages are made by p-1 cuts."),
         Hint("not p stages", is_kind("stages"), "there are p ranks, and each has a stage: never more or fewer than p."),
-        Hint(
-            "an empty stage",
-            is_kind("empty"),
-            "every stage has a layer at least: leave enough of them for the stages still to come.",
-        ),
-        Hint(
-            "equal numbers of layers",
-            s.both(is_kind("pace"), all_seen(_as_many_layers)),
-            "you give every stage as many layers. They do not cost the same: compare the stages' sums.",
-        ),
-        Hint(
-            "not the best",
-            is_kind("pace"),
-            "try every place for the first cut, with the best of the rest behind it: pace(k, i) = min over j of "
-            "max(cost of layers i to j-1, pace(k-1, j)).",
-        ),
-        Hint(
-            "fewer than one stage",
-            lambda p: p.kind in ("not refused", "another error") and p.facts["p"] < 1,
-            "too few stages are refused too, not only too many: 1 to len(costs) are right.",
-        ),
+        Hint("an empty stage", is_kind("empty"),
+             "every stage has a layer at least: leave enough of them for the stages still to come."),
+        Hint("equal numbers of layers", s.both(is_kind("pace"), all_seen(_as_many_layers)),
+             "you give every stage as many layers. They do not cost the same: compare the stages' sums."),
+        Hint("not the best", is_kind("pace"),
+             "try every place for the first cut, with the best of the rest behind it: pace(k, i) = min over j of "
+             "max(cost of layers i to j-1, pace(k-1, j))."),
+        Hint("fewer than one stage", lambda p: p.kind in ("not refused", "another error") and p.facts["case"][1] < 1,
+             "too few stages are refused too, not only too many: 1 to len(costs) are right."),
         Hint("no error", is_kind("not refused"), "a stage without a layer has nothing to do: raise ValueError."),
-        Hint(
-            "not a ValueError",
-            is_kind("another error"),
-            'look at once: if p > len(costs): raise ValueError(f"{len(costs)} layers, {p} stages").',
-        ),
+        Hint("not a ValueError", is_kind("another error"),
+             'look at once: if p > len(costs): raise ValueError(f"{len(costs)} layers, {p} stages").'),
         *s.ANYWHERE,
     ),
-)
+)  # fmt: skip
 
 ### BEGIN MISTAKES
 from itertools import combinations  # noqa: E402

@@ -7,15 +7,12 @@ micro-batches in any order that all ranks share, and backwards in any other: nei
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab2 import hints, pure, schedules
-from lib.check.lab2.hints import all_seen, is_kind, same
+from lib.check.lab2 import hints, schedules
+from lib.check.lab2.hints import is_kind, same
 from lib.check.lab2.on_ranks import gradients
-from lib.check.lab2.pure import CASES, CASES_SAY, each
+from lib.check.lab2.schedules import CASES, CASES_SAY, each
+from lib.check.pure import all_seen
 from lib.pipeline.schedules import gpipe, one_f_one_b, relay
-
-
-def _measure(fn):
-    return pure.asked_for_schedules(fn, gpipe, CASES)
 
 
 def _phases(schedule, p, m):
@@ -30,11 +27,11 @@ def _phases(schedule, p, m):
 EXERCISE = Exercise(
     name="gpipe",
     reference=gpipe,
-    measure=_measure,
+    measure=schedules.measure(gpipe),
     worlds=(),
-    leaves_out=pure.SCHEDULE,
+    leaves_out=schedules.LEAVES_OUT,
     claims=(
-        claim("every action once, on its rank", 3, CASES_SAY, each(CASES, schedules.once("FB"))),
+        claim("every action once, on its rank", 3, CASES_SAY, schedules.once("FB")),
         claim("needs before it, no deadlock", 3, "on every rank and between them", each(CASES, schedules.runs_through)),
         claim("all forwards, then backwards", 6, "on every rank", each(CASES, _phases)),
         claim("bubble (p-1)/(m+p-1)", 2, "simulated: B = 2F, B = F", each(CASES, schedules.bubble)),

@@ -1,26 +1,17 @@
 """Hints that several of Lab 2's schedules share, and what hints look at.
 
-A Problem of a schedule has these kinds: those of `pure.py` (built-in, raised, input, not kept, nothing, iterator,
-lists, actions), those of `validate` (unknown, place, missing, twice, order, deadlock), kinds (a whole backward for a
-split one, or the reverse), and those that an exercise adds.
+A Problem of a schedule has these kinds: of `pure.py` (built-in, raised, not kept), of reading (nothing, iterator,
+lists, actions), of `validate` (unknown, place, missing, twice, order, deadlock), kinds (a whole backward for a split
+one, or the reverse), and those that an exercise adds.
 """
 
 from lib.check.exercise import Hint
+from lib.check.pure import ONCE
 from lib.check.symptoms import NOT_KEPT
 
 
 def is_kind(*kinds):
     return lambda p: p.kind in kinds
-
-
-def all_seen(fits):
-    """Fits if fits(schedule, *case) for all cases that could be read."""
-
-    def of(problem):
-        seen = problem.facts.get("seen")
-        return bool(seen) and all(fits(schedule, *case) for case, schedule in seen.items())
-
-    return of
 
 
 def few_microbatches(problem):
@@ -46,13 +37,14 @@ FORM = (
         lambda p: p.facts.get("case", (0,))[0] == 1 and p.facts["case"][1] > 1,
         "here p is 1. The one rank is the first and the last: its list is made as everyone else's, by the same lines.",
     ),
+    ONCE,
     NOT_KEPT,
     Hint("nothing returned", is_kind("nothing"), "the function must end with `return schedule`."),
     Hint(
         "an iterator",
         is_kind("iterator"),
-        "a generator, a map or a zip is used up once it has been read, and later cells read a schedule several times. "
-        "Make lists: list(...), [...].",
+        "a generator, a map or a zip is used up once it has been read, and later cells read a schedule several "
+        "times. Make lists: list(...), [...].",
     ),
     Hint(
         "not a list per rank",

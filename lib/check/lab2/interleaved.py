@@ -10,10 +10,11 @@ same bubble, is right as well.
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab2 import hints, pure, schedules
-from lib.check.lab2.hints import all_seen, is_kind
+from lib.check.lab2 import hints, schedules
+from lib.check.lab2.hints import is_kind
 from lib.check.lab2.on_ranks import gradients
-from lib.check.lab2.pure import each
+from lib.check.lab2.schedules import each, words
+from lib.check.pure import all_seen, refused
 from lib.pipeline.interleaved import interleaved
 from lib.pipeline.simulate import kept
 
@@ -23,10 +24,6 @@ CASES_SAY = "p = 1 to 4; m = 2 to 8; v = 1, 2, 3, 4"
 REFUSED = [(3, 4, 2), (4, 6, 2), (4, 2, 3)]
 
 
-def _measure(fn):
-    return pure.asked_for_schedules(fn, interleaved, CASES + REFUSED)
-
-
 def _kept(schedule, p, m, v):
     for i, actions in enumerate(schedule):
         at, got = schedules.most([live for live, _ in kept(actions)])
@@ -34,19 +31,6 @@ def _kept(schedule, p, m, v):
         if got > most:
             text = f"rank {i} keeps {got} micro-batches x stages after {actions[at]}, expected {most} at most"
             return Problem("kept", f"{text}\n{schedules.row(schedule, i, actions[at])}")
-    return None
-
-
-def _refused(runs):
-    ((answers,),) = (run.results for run in runs)
-    for case in REFUSED:
-        got = answers[case]
-        error = got.facts.get("error") if isinstance(got, Problem) else None
-        expected = "expected a ValueError"
-        if error is None:
-            return Problem("not refused", f"{pure.words(*case)}: no error, {expected}")
-        if not isinstance(error, ValueError):
-            return Problem("another error", f"{pure.words(*case)}: {got.text}\n{expected}")
     return None
 
 
@@ -83,15 +67,20 @@ def _warmups_shrink(schedule, p, m, v):
 EXERCISE = Exercise(
     name="interleaved",
     reference=interleaved,
-    measure=_measure,
+    measure=schedules.measure(interleaved, CASES + REFUSED),
     worlds=(),
-    leaves_out=pure.SCHEDULE,
+    leaves_out=schedules.LEAVES_OUT,
     claims=(
-        claim("every action once, on its rank", 3, CASES_SAY, each(CASES, schedules.once("FB"))),
+        claim("every action once, on its rank", 3, CASES_SAY, schedules.once("FB", CASES)),
         claim("needs before it, no deadlock", 3, "on every rank and between them", each(CASES, schedules.runs_through)),
         claim("no more kept", 3, "rank i: (v-1)p + 2(p-1-i) + 1 at most", each(CASES, _kept)),
         claim("bubble (p-1)/(vm+p-1)", 5, "simulated: B = 2F, B = F", each(CASES, schedules.bubble)),
-        claim("p must divide m", 2, "where v > 1; else a ValueError", _refused),
+        claim(
+            "p must divide m",
+            2,
+            "where v > 1; else a ValueError",
+            refused(REFUSED, words, lambda p, m, v: f"{p} does not divide {m}"),
+        ),
         claim(
             "the whole batch's gradients", 2, "on 2 and 4 ranks, 2(vp-1)m messages", gradients([CASES[1], (4, 8, 2)])
         ),

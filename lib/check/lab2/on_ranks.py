@@ -18,7 +18,7 @@ from torch import nn
 from lib import launch, ledger
 from lib.check.exercise import Problem
 from lib.check.framework import TIMEOUT
-from lib.check.lab2.pure import words
+from lib.check.lab2.schedules import words
 from lib.pipeline.actions import messages
 from lib.pipeline.links import connect
 from lib.pipeline.stage import Pipeline

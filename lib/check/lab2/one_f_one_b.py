@@ -10,16 +10,13 @@ forwards and backwards is then fixed too, and so on up to rank 0.
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab2 import hints, pure, schedules
-from lib.check.lab2.hints import all_seen, is_kind, same
+from lib.check.lab2 import hints, schedules
+from lib.check.lab2.hints import is_kind, same
 from lib.check.lab2.on_ranks import gradients
-from lib.check.lab2.pure import CASES, CASES_SAY, each
+from lib.check.lab2.schedules import CASES, CASES_SAY, each
+from lib.check.pure import all_seen
 from lib.pipeline.schedules import one_f_one_b, relay
 from lib.pipeline.simulate import kept
-
-
-def _measure(fn):
-    return pure.asked_for_schedules(fn, one_f_one_b, CASES)
 
 
 def _in_flight(schedule, p, m):
@@ -65,11 +62,11 @@ def _newest_first(problem):
 EXERCISE = Exercise(
     name="one_f_one_b",
     reference=one_f_one_b,
-    measure=_measure,
+    measure=schedules.measure(one_f_one_b),
     worlds=(),
-    leaves_out=pure.SCHEDULE,
+    leaves_out=schedules.LEAVES_OUT,
     claims=(
-        claim("every action once, on its rank", 3, CASES_SAY, each(CASES, schedules.once("FB"))),
+        claim("every action once, on its rank", 3, CASES_SAY, schedules.once("FB")),
         claim("needs before it, no deadlock", 3, "on every rank and between them", each(CASES, schedules.runs_through)),
         claim("at most min(m, p-i) in flight", 7, "at stage i: F done and B not", each(CASES, _in_flight)),
         claim("bubble (p-1)/(m+p-1)", 5, "simulated: B = 2F, B = F", each(CASES, schedules.bubble)),

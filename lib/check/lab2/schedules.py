@@ -1,6 +1,10 @@
 """What is wrong with a schedule, action by action. A schedule is data, so no ranks are needed.
 
-    every action once?  -->  can the ranks run it?  -->  how long does it take?
+    fn(p, m)  -->  [[0F0, 0F1, ...], [1F0, ...], ...]
+    a list per rank?  -->  every action once?  -->  can the ranks run it?  -->  how long does it take?
+
+Small pipelines come first, so that what is printed is short, and those with fewer micro-batches than ranks come last,
+so that a mistake there is not taken for any other.
 
 The lists are judged by lib.pipeline's own `validate` and `simulate`, and what is wrong with an action is said in their
 words, with the list of the rank that has it.
@@ -8,18 +12,81 @@ words, with the list of the rank that has it.
 
 from fractions import Fraction
 
+from lib.check import pure
 from lib.check.exercise import Problem
-from lib.pipeline.actions import Action
+from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.pure import iterator
+from lib.pipeline.actions import KINDS, Action
 from lib.pipeline.grid import grid
 from lib.pipeline.simulate import UNIT, simulate
 from lib.pipeline.validate import ScheduleError, validate
 
+CASES = [(2, 3), (4, 4), (3, 5), (4, 8), (1, 4), (8, 16), (3, 1), (4, 2), (1, 1)]  # p, m
+CASES_SAY = "p = 1, 2, 3, 4, 8; m = 1 to 16"
+LEAVES_OUT = (
+    FUNCTION
+    | NOTHING_GIVEN
+    | {"precise": "actions, which no type rounds", "empty rank": "every rank has its share of the actions"}
+)
 TIMES = (UNIT, {"F": 1, "B": 1, "I": 1, "W": 1})
 WIDTH = 90  # characters of a line of the verdict
 
 
-def once(kinds):
-    """Every action once, on the rank where its stage lives. kinds: those of a schedule of this exercise."""
+def words(p, m, v=None):
+    return f"p = {p}, m = {m}" + (f", v = {v}" if v else "")
+
+
+def measure(builds, cases=CASES):
+    return lambda fn: pure.asked(fn, builds, cases, read=_schedule)
+
+
+def each(cases, judge):
+    return pure.each(cases, judge, words)
+
+
+def _schedule(out, p, *_):
+    """[[Action, ...] of rank 0, ...] if `out` is a list (or tuple) of p lists of Actions; else the Problem."""
+    if out is None:
+        return Problem("nothing", "got None, expected a list of actions for each rank")
+    if found := iterator(out, "rank {} has"):
+        return found
+    lists = isinstance(out, (list, tuple)) and all(_is_list(actions) for actions in out)
+    if not lists or len(out) != p:
+        return Problem("lists", f"got {described(out)}, expected {p} list{'s'[: p > 1]} of actions, one per rank")
+    for rank, actions in enumerate(out):
+        for action in actions:
+            if not isinstance(action, Action):
+                shown = f"{action!r:.40}, " if type(action) in (tuple, list, str, int) else ""
+                text = f"rank {rank} has {shown}a {type(action).__name__}, expected lib.pipeline's Action"
+                return Problem("actions", text)
+            if not (type(action.stage) is int and type(action.microbatch) is int and action.kind in KINDS):
+                text = (
+                    f"rank {rank} has {_action(action)}, expected Action(stage, one of {' '.join(KINDS)}, micro-batch)"
+                )
+                return Problem("actions", text)
+    return [list(actions) for actions in out]
+
+
+def _is_list(actions):
+    return isinstance(actions, (list, tuple)) and not isinstance(actions, Action)
+
+
+def _action(action):
+    plain = (repr(x) if type(x) in (int, float, bool, str, type(None)) else f"a {type(x).__name__}" for x in action)
+    return f"Action({', '.join(plain)})"
+
+
+def described(out):
+    if not isinstance(out, (list, tuple)):
+        return f"a {type(out).__name__}"
+    if isinstance(out, Action):
+        return "an Action"
+    inside = sorted({type(item).__name__ for item in out if not _is_list(item)}) or ["list"]
+    return f"{len(out)} {' and '.join(inside)}{'s'[: len(out) != 1]}"
+
+
+def once(kinds, cases=CASES):
+    """A judge: every action once, on the rank where its stage lives, also later. kinds: those of this exercise."""
 
     def judge(schedule, p, m, v=1):
         for rank, actions in enumerate(schedule):
@@ -36,7 +103,8 @@ def once(kinds):
             error = ScheduleError("missing", f"rank {missing[0].stage % p} never runs {missing[0]}", missing[0])
         return _problem(error, schedule, {"missing": {*missing}, "expected": {*expected}})
 
-    return judge
+    in_each, kept = each(cases, judge), pure.kept(words)
+    return lambda runs: in_each(runs) or kept(runs)
 
 
 def runs_through(schedule, p, m, v=1):

@@ -1,39 +1,195 @@
-"""Lab 2, section 5: WeightStash(weights), for_forward(j), for_backward(j), update(change), on PipeDream's ranks.
+"""Lab 2, section 5: WeightStash(weights), for_forward(j), for_backward(j), update(change), in PipeDream's order.
 
-version      what for_forward and for_backward give, by its numbers
-memory       all versions that there are at a time: p-i at stage i
+    stage i   -- for_forward(j), for_backward(j), update(change) -->   Watched   -->   its stash, a student's
+
+The stages of a pipeline take turns here, an action each, without ranks: a stash sees nothing of the others. `Watched`
+keeps a copy of every version: which one a stash gives is found by comparing numbers, bit for bit. What it holds is
+found by going through the object: all memory of all tensors in it, and of what mini-batches under way were given.
 """
 
-import torch.distributed as dist
+import gc
+import types
 
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab0.cases import called, in_step, seen
-from lib.check.lab2.stash_hints import HINTS
-from lib.check.lab2.stash_runs import CASES, SAY, WORLD, run
-from lib.pipeline import stash
-from lib.pipeline.links import connect
+import torch
 
-MAY_CALL = ("framework._measure_all",)  # PipeDream's own messages: no line of the student's is above them
+from lib.check import symptoms as s
+from lib.check.cases import draw, form_of
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.pure import call
+from lib.pipeline.stash import WeightStash
+from lib.pipeline.versions import pipedream
+
+CASES = [(2, 5), (4, 8), (1, 3)]  # p, mini-batches
+SAY = "p = 1, 2, 4"
+
+
+class Watched:
+    """One stage's stash. problem: the first thing that is wrong with what it gives; over: it can give nothing more."""
+
+    def __init__(self, where, fn, weights):
+        self.where, self.forms = where, {name: form_of(w) for name, w in weights.items()}
+        self.versions, self.one = [copied(weights)], sum(memory(weights.values()).values())
+        self.under_way = {}  # mini-batch: (version that it ran forward with, the memory that it was given)
+        self.done, self.held, self.places, self.problem, self.over = [], [], [], None, False
+        self.stash = self._asked(fn, weights)
+
+    def do(self, action):
+        if self.over:
+            return
+        if action.kind == "F":
+            self._forward(action.microbatch)
+        elif self._backward(action.microbatch):
+            self._update()
+        self.held.append(self._holds())
+
+    def _forward(self, j):
+        weights, newest = self._given(f"for_forward({j})", self.stash.for_forward, j), len(self.versions) - 1
+        if weights is None:
+            return
+        self.done.append(f"F{j}")
+        if (got := self._version(weights)) != newest:
+            text = f"for_forward({j}) gave {_name(got)}, expected the newest, version {newest}"
+            self._note("forward", text, older=got is not None)
+        self.under_way[j] = newest, memory(weights.values())
+        self.places.append({*self.under_way[j][1]})
+
+    def _backward(self, j):
+        """Did it give weights?"""
+        weights = self._given(f"for_backward({j})", self.stash.for_backward, j)
+        if weights is None:
+            return False
+        (expected, place), got = self.under_way.pop(j), self._version(weights)
+        self.done.append(f"B{j}")
+        if got != expected:
+            text = f"for_backward({j}) gave {_name(got)}, expected version {expected}: mini-batch {j} ran forward "
+            facts = {"newest": got == len(self.versions) - 1, "older": got is not None and got < expected}
+            facts["same"] = memory(weights.values()).keys() == place.keys()
+            self._note("backward", text + "with that", **facts)
+        return True
+
+    def _update(self):
+        newest, calls, made = len(self.versions) - 1, [], []
+
+        def change(weights):
+            if not self._are_weights("change was called with", weights):
+                raise TypeError("change was called with something else than weights")
+            calls.append(self._version(weights))
+            self.held.append(self._holds(weights.values()))
+            for number, weight in enumerate(weights.values()):
+                weight.add_(number + len(self.versions))
+            made.append(copied(weights))
+
+        self._asked(self.stash.update, change)
+        if len(calls) != 1:
+            self._note("calls", f"update called change {len(calls)} times, expected once", calls=len(calls))
+        elif calls[0] != newest:
+            text = f"update changed {_name(calls[0])}, expected the newest, version {newest}"
+            self._note("base", text, older=calls[0] is not None)
+        self.versions.append(made[-1] if made else self.versions[-1])
+        self.done.append(f"u{newest}")
+
+    def _asked(self, fn, *args):
+        """What the stash returns; None where it raised."""
+        out = call(fn, WeightStash.__init__, args)
+        if not isinstance(out, Problem):
+            return out
+        self._note(out.kind, out.text, **out.facts)
+        self.over = True
+
+    def _given(self, what, fn, j):
+        """The weights that it returned, or None."""
+        weights = self._asked(fn, j)
+        return weights if not self.over and self._are_weights(f"{what} returned", weights) else None
+
+    def _are_weights(self, what, got):
+        forms = {name: form_of(w) for name, w in got.items()} if isinstance(got, dict) else None
+        if forms == self.forms:
+            return True
+        said = [form_of(got) if one is None else f"{{{', '.join(f'{n}: {f}' for n, f in one.items())}}}"
+                for one in (forms, self.forms)]  # fmt: skip
+        self._note("returned", f"{what} {said[0]}, expected {said[1]}", none=got is None)
+        self.over = True
+        return False
+
+    def _version(self, weights):
+        """The number of the version that has these values, the newest such; None if none has."""
+        same = lambda version: all(torch.equal(version[name], w) for name, w in weights.items())
+        return next((k for k in reversed(range(len(self.versions))) if same(self.versions[k])), None)
+
+    def _note(self, kind, text, **facts):
+        text = f"{self.where}: {text}\nSo far: {' '.join(self.done[-12:])}   (version k: after k updates)"
+        trace = [text, {name: fact for name, fact in facts.items() if isinstance(fact, bool)}]
+        self.problem = self.problem or Problem(kind, text, facts, trace)
+
+    def _holds(self, also=()):
+        """(versions in the stash, in its class, and under way, by their bytes; after which actions)"""
+        held = memory([*tensors_in(self.stash), *tensors_in(vars(type(self.stash))), *also])
+        for _, place in self.under_way.values():
+            held |= place
+        return sum(held.values()) / self.one, " ".join(self.done[-12:])
+
+
+def _name(version):
+    return "weights that never were a version" if version is None else f"version {version}"
+
+
+def memory(tensors):
+    """{address: bytes} of the tensors' storages, each once."""
+    return {(storage := t.untyped_storage()).data_ptr(): storage.nbytes() for t in tensors}
+
+
+def tensors_in(thing):
+    """Every tensor that can be reached from an object through its attributes, lists, dictionaries, ..."""
+    found, seen, rest = [], set(), [thing]
+    while rest:
+        item = rest.pop()
+        if id(item) in seen or isinstance(item, type | types.ModuleType | types.FunctionType | types.MethodType):
+            continue
+        seen.add(id(item))
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        else:
+            rest += gc.get_referents(item)
+    return found
+
+
+def copied(weights):
+    return {name: w.detach().clone() for name, w in weights.items()}
 
 
 def _measure(fn):
-    def one(case, links):
-        if any(c.__module__ == stash.__name__ for c in getattr(fn, "__mro__", ())):
-            return {"ok": False, "libs": True}
-        record = called(case, run, case, fn, links)
-        return {"ok": record["problem"] is None, "libs": False, **record}
-
-    return in_step(CASES, lambda cases: {case: connect([case.members]) for case in cases}, one, wire=dist.new_group())
+    """{case: [Watched of stage 0, ...]}"""
+    return {case: _run(fn, *case) for case in CASES}
 
 
-def _version(*kinds):
-    """The claim: no problem of these kinds on any stage; else the one of the first stage that has one."""
+def _run(fn, p, n):
+    sizes = [{"weight": (3 + i, 4), "bias": (3 + i,)} for i in range(p)]
+    weights = [{name: draw(i, *shape) for name, shape in of.items()} for i, of in enumerate(sizes)]
+    stages = [Watched(f"p = {p}, {n} mini-batches, stage {i}", fn, weights[i]) for i in range(p)]
+    for turn in range(2 * n):
+        for stage, actions in zip(stages, pipedream(p, n), strict=True):
+            stage.do(actions[turn])
+    for stage in stages:
+        if stage.problem:
+            stage.problem.facts["one for all"] = _one_for_all([each.stash for each in stages])
+    return stages
+
+
+def _one_for_all(stashes):
+    """Have two stashes, or their class, one and the same dictionary or list?"""
+    own = [{id(x) for x in getattr(stash, "__dict__", {}).values() if isinstance(x, dict | list)} for stash in stashes]
+    of_class = [x for name, x in vars(type(stashes[0])).items() if not name.startswith("__")]
+    return len(set().union(*own)) < sum(map(len, own)) or any(isinstance(x, dict | list) for x in of_class)
+
+
+def _no(*kinds):
+    """A judge: no problem of these kinds on any stage; else the one of the first stage that has one."""
 
     def judge(runs):
-        for _, _, records in seen(runs, CASES):
-            if any(record["libs"] for record in records):
-                return Problem("built-in", "the answer is lib's stash, or a child of it")
-            first = next((record["problem"] for record in records if record["problem"]), None)
+        ((seen,),) = (run.results for run in runs)
+        for stages in seen.values():
+            first = next((stage.problem for stage in stages if stage.problem), None)
             if first and first.kind in kinds:
                 return first
         return None
@@ -42,47 +198,91 @@ def _version(*kinds):
 
 
 def _memory(runs):
-    for _, case, records in seen(runs, CASES):
-        for i, record in enumerate(records):
-            most, left = max(held for held, _ in record["held"]), record["held"][-1][0]
-            if most > case.p - i or left != 1:
-                when = next((done for held, done in record["held"] if held > case.p - i), "")
-                text = f"{case.name}, stage {i}: "
-                text += f"more than p-i = {case.p - i} versions of its weights after {when}; " if when else ""
-                text += f"at most there were {most:g}, and when all was done {left:g}"
+    ((seen,),) = (run.results for run in runs)
+    for (p, _), stages in seen.items():
+        for i, stage in enumerate(stages):
+            (left, _), most = stage.held[-1], max(held for held, _ in stage.held)
+            if most > p - i or left != 1:
+                when = next((f"more than p-i = {p - i} versions of its weights after {done}; "
+                             for held, done in stage.held if held > p - i), "")  # fmt: skip
+                text = f"{stage.where}: {when}at most there were {most:g}, and when all was done {left:g}"
                 return Problem("versions", text, {"left": left})
     return None
 
 
 def _in_place(runs):
-    for _, case, records in seen(runs, CASES):
-        if records[-1]["moved"]:
-            text = f"{case.name}, stage {case.p - 1}, the last: after an update its weights are elsewhere in memory"
-            return Problem("moved", text)
-    return None
+    ((seen,),) = (run.results for run in runs)
+    last = next((stages[-1] for stages in seen.values() if len({*map(frozenset, stages[-1].places)}) > 1), None)
+    return last and Problem("moved", f"{last.where}, the last: after an update its weights are elsewhere in memory")
 
 
 EXERCISE = Exercise(
     name="WeightStash",
-    reference=stash.WeightStash,
+    reference=WeightStash,
     measure=_measure,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
+    worlds=(),
+    leaves_out={
+        "empty rank": "every stage has weights, and every mini-batch comes to every stage",
+        "generators": "a dictionary is given",
+        "given used": "change is counted, and nothing else does a step",
+        "attributes": "later cells call the three methods alone",
+    },
     claims=(
-        Claim(
-            "forward reads the newest",
-            5,
-            f"on PipeDream's ranks, {SAY}",
-            _version("built-in", "forward", "base", "calls"),
-        ),
-        Claim(
-            "backward reads its forward's",
-            7,
-            "gradients and weights of one process, to 1e-12",
-            _version("backward", "numbers"),
-        ),
-        Claim("p-i versions at stage i", 4, "at most, at any time; one when all is done", _memory),
-        Claim("the last stage copies nothing", 2, "its weights change in place", _in_place),
+        claim("forward reads the newest", 5, f"in PipeDream's order, {SAY}",
+              _no("built-in", "raised", "unreadable", "returned", "forward", "base", "calls")),
+        claim("backward reads its forward's", 7, "bit for bit", _no("backward")),
+        claim("p-i versions at stage i", 4, "at most, at any time; one when all is done", _memory),
+        claim("the last stage copies nothing", 2, "its weights change in place", _in_place),
     ),
-    hints=HINTS,
-)
+    hints=(
+        Hint("called what it builds", s.kind("built-in"),
+             "write it yourself: a dictionary from mini-batch to weights, and the newest weights."),
+        Hint("nothing returned", s.both(s.kind("returned"), s.fact("none")),
+             "for_forward(j) and for_backward(j) return weights, the dictionary {name: tensor}."),
+        Hint("kept on the class", s.both(s.kind("raised", "returned", "forward", "backward"), s.fact("one for all")),
+             "each stage makes a stash of its own: what it keeps belongs into self, made in __init__. A dictionary "
+             "in the class's body or in a default argument is one for all stages."),
+        Hint("not weights", s.kind("returned"),
+             "weights are always the whole dictionary {name: tensor}, with the names and shapes that __init__ got."),
+        Hint("forgotten too early", s.raised("KeyError", "IndexError"),
+             "several mini-batches are under way at a time, and an update comes between the forward and the backward "
+             "of each. What for_forward(j) gave stays until for_backward(j), of the same j."),
+        Hint("change is not called", s.both(s.kind("calls"), s.fact("calls", 0)),
+             "update has to call change(weights) with the newest weights: that is the optimizer's step."),
+        Hint("changed twice", s.kind("calls"),
+             "each call of change is a step of the optimizer. One backward, one step: on the newest weights alone."),
+        Hint("the update is lost", s.both(s.kind("forward"), s.fact("older")),
+             "what change has changed is the newest version from then on, the one that the next for_forward gives. "
+             "If you change a copy, the copy becomes self.newest."),
+        Hint("an old version is changed", s.both(s.kind("base"), s.fact("older")),
+             "the update goes on top of all updates before it: call change with the newest weights, or a copy of "
+             "those. The gradient may be of older ones."),
+        Hint("other numbers", s.kind("forward", "base"),
+             "a stash keeps weights, copies them and gives them out. Only change(weights) alters numbers."),
+        Hint("changed under way", s.both(s.kind("backward"), s.fact("same")),
+             "the very memory that its forward had read was changed by an update meanwhile. A second name, a "
+             "dict(weights) or a detach() is no copy: the numbers are the same ones. Clone the tensors before "
+             "change, where a mini-batch under way has read them."),
+        Hint("the newest in backward", s.both(s.kind("backward"), s.fact("newest")),
+             "for_backward(j) gives what for_forward(j) gave, not the newest weights, nor those of the latest "
+             "forward: remember them for each mini-batch by itself."),
+        Hint("a version behind", s.both(s.kind("backward"), s.fact("older")),
+             "remembered are weights older than those that for_forward(j) returned. Store the very weights that you "
+             "return."),
+        Hint("other numbers than its forward's", s.kind("backward"),
+             "for_backward(j) gives the very numbers that for_forward(j) gave: look up j, and round nothing."),
+        Hint("never forgets", lambda p: p.kind == "versions" and p.fact("left") > 2,
+             "after for_backward(j) nobody asks for j again: take it out of the dictionary, self.under_way.pop(j). "
+             "Else every version is kept for ever."),
+        Hint("one name too many", lambda p: p.kind == "versions" and p.fact("left") > 1,
+             "memory is free when its last name is gone. Keep none, such as self.last, for weights that are needed "
+             "no more."),
+        Hint("a copy for every mini-batch", s.kind("versions"),
+             "weights are read more often than they are changed, and readers can share them. Copy in update, not in "
+             "for_forward: then there are p-i versions at stage i, the newest among them."),
+        Hint("copies without need", s.kind("moved"),
+             "at the last stage no mini-batch is under way when update comes, so nobody needs the old weights: "
+             "change them in place."),
+        *s.ANYWHERE,
+    ),
+)  # fmt: skip

@@ -11,18 +11,15 @@ from itertools import pairwise
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab2 import hints, pure, schedules
-from lib.check.lab2.hints import all_seen, is_kind
+from lib.check.lab2 import hints, schedules
+from lib.check.lab2.hints import is_kind
 from lib.check.lab2.on_ranks import gradients
-from lib.check.lab2.pure import CASES, CASES_SAY, each
+from lib.check.lab2.schedules import CASES, CASES_SAY, each
+from lib.check.pure import all_seen
 from lib.pipeline.simulate import kept, simulate
 from lib.pipeline.zero_bubble import zb_h1
 
 TIMES = ({"F": 1, "I": 1, "W": 1}, {"F": 3, "I": 4, "W": 2})
-
-
-def _measure(fn):
-    return pure.asked_for_schedules(fn, zb_h1, CASES)
 
 
 def _kept(schedule, p, m):
@@ -61,12 +58,12 @@ def _weights_at_once(schedule, p, m):
 EXERCISE = Exercise(
     name="zb_h1",
     reference=zb_h1,
-    measure=_measure,
+    measure=schedules.measure(zb_h1),
     worlds=(),
-    leaves_out=pure.SCHEDULE,
+    leaves_out=schedules.LEAVES_OUT,
     bonus=True,
     claims=(
-        claim("every action once, on its rank", 1, f"F, I, W; {CASES_SAY}", each(CASES, schedules.once("FIW"))),
+        claim("every action once, on its rank", 1, f"F, I, W; {CASES_SAY}", schedules.once("FIW")),
         claim("needs before it, no deadlock", 1, "on every rank and between them", each(CASES, schedules.runs_through)),
         claim("no more kept than in 1F1B", 2, "min(m, p), F done and W not", each(CASES, _kept)),
         claim("idle for (p-1)(F+I-W)", 3, "simulated, m >= p: 1, 1, 1 and 3, 4, 2", each(CASES, _idle)),

@@ -7,7 +7,7 @@ from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.lab5.left_out import TENSORS
-from lib.check.lab5.pure import Calls, draw, gradients, kept, left_alone, new, values
+from lib.check.tensors import Calls, draw, gradients, kept, left_alone, new, values
 
 FIELDS = ("experts", "weights", "probabilities")
 P = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4], [0.25, 0.05, 0.6, 0.1]], dtype=torch.float64)

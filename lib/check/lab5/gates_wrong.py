@@ -14,10 +14,10 @@ def of_probabilities(end, k):
     """What every gate's `probabilities` may be instead. end: the reference's text before them."""
     text = "probabilities are those of all E experts, chosen or not: the loss that balances them needs them so."
     be = lambda p: edit(f"{end}, p)", f"{end}, {p})")
-    g, taken = f"p.gather(1, best(logits, {k}))", f"p.gather(1, best(logits, {k})) * (experts >= 0)"
+    g = f"p.gather(1, best(logits, {k}))"
     only = lambda g: be(f"torch.zeros_like(p).scatter(1, best(logits, {k}), {g})")
     share = f"{g} / {g}.sum(-1, keepdim=True)"
-    chosen = [g, share] + ([taken, f"{share} * (experts >= 0)"] if "0.0" in end else [])
+    chosen = [g, share] + ([f"{g} * taken", f"{share} * taken"] if "taken" in end else [])
     return [
         *(Mistake("not all experts' probabilities", only(one), text) for one in chosen),
         Mistake("a sigmoid", be("logits.sigmoid()")),

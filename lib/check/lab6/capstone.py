@@ -16,7 +16,7 @@ from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab0.left_out import NO_RANKS
-from lib.check.lab1.calls import noting_calls
+from lib.check.pure import noting_calls
 from lib.cost.explain import WORDS, compare
 from lib.cost.hardware import GIB, gpu
 from lib.cost.memory import memory

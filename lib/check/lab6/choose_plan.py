@@ -11,7 +11,7 @@ from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab6.choose_plan_jobs import JOBS, REFUSED, TIES, best
-from lib.check.lab6.pure import LEAVES_OUT, NOTHING, all_seen, asked, each, not_libs, refused
+from lib.check.pure import LEAVES_OUT, NOTHING, all_seen, asked, each, refused
 from lib.cost.choose import choose_plan
 from lib.cost.plan import Plan
 
@@ -115,7 +115,7 @@ EXERCISE = Exercise(
     worlds=(),
     leaves_out={name: why for name, why in LEAVES_OUT.items() if name != "given used"},
     claims=(
-        claim("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs", not_libs(str), _judge(JOBS, _may_be_run)),
+        claim("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs", _judge(JOBS, _may_be_run)),
         claim("that fits", 2, "memory(plan) <= gpu.memory", _judge(JOBS, _fits)),
         claim("and none is faster", 4, "compared with the fastest there is", _judge(JOBS, _none_is_faster)),
         claim("of equally fast, least memory", 1, "where all plans are as fast", _judge(TIES, _least_memory)),

@@ -7,7 +7,7 @@ from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.lab6 import mesh_cases as cases
-from lib.check.lab6.pure import CHANGED, GENERAL, LEAVES_OUT, NOTHING, asked, each, left_alone, new_each_time, not_libs
+from lib.check.pure import CHANGED, GENERAL, LEAVES_OUT, NOTHING, asked, each, left_alone, new_each_time
 
 
 def _is_whole(number):
@@ -64,7 +64,6 @@ COORDINATES = Exercise(
             "every rank's coordinates",
             3,
             cases.SAYS,
-            not_libs(cases.of_rank),
             each(cases.RANKS, _right_place, cases.of_rank),
         ),
         claim("in the order of `sizes`", 1, "", each(cases.RANKS, _in_order, cases.of_rank)),
@@ -128,7 +127,6 @@ RANK_AT = Exercise(
             "the rank at all coordinates",
             3,
             cases.SAYS,
-            not_libs(cases.at),
             each(cases.WHERE, _right_rank("number"), cases.at),
         ),
         claim("by name, in any order", 1, "", each(cases.TURNED, _right_rank("by place"), cases.at)),
@@ -220,7 +218,6 @@ GROUPS_ALONG = Exercise(
             "who is with whom",
             4,
             cases.SAYS,
-            not_libs(cases.along),
             each(cases.AXES, _who, cases.along, trace=_as_sets),
         ),
         claim("in ascending order", 1, "", each(cases.AXES, _ascending, cases.along)),

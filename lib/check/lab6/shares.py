@@ -12,7 +12,7 @@ from numbers import Integral
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab6.pure import GENERAL, LEAVES_OUT, all_seen, asked, each, left_alone, new_each_time, not_libs, refused
+from lib.check.pure import GENERAL, LEAVES_OUT, all_seen, asked, each, left_alone, new_each_time, refused
 from lib.unequal.shares import seconds_of_step, shares
 
 FREE = [  # B, speeds, most
@@ -111,7 +111,7 @@ EXERCISE = Exercise(
     worlds=(),
     leaves_out=LEAVES_OUT,
     claims=(
-        claim("whole rows, B in all", 2, "1 to 4 ranks, 0 to 12 rows", not_libs(_words), each(FREE, _all_rows, _words)),
+        claim("whole rows, B in all", 2, "1 to 4 ranks, 0 to 12 rows", each(FREE, _all_rows, _words)),
         claim("no other shares are faster", 3, "of all there are", each(FREE, _no_other_is_faster, _words)),
         claim("no more than `most`", 2, "and no other such shares are faster", each(LIMITED, _fits, _words)),
         claim("equally fast ranks", 1, "the first gets more", each(FREE + LIMITED, _first_gets_more, _words)),
@@ -170,7 +170,7 @@ EXERCISE = Exercise(
         ),
         Hint(
             "arguments changed",
-            s.kind("changed"),
+            s.kind("input"),
             "`speeds` and `most` are the caller's lists: count in a list of your own, b.",
         ),
         Hint("the caller's list", s.kind("shared"), "return a list of your own, which the caller may change."),

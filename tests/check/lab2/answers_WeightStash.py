@@ -1,9 +1,7 @@
-"""Answers to Lab 2's WeightStash: wrong ones, each with the hint that it must get, and right ones.
-
-The wrong ones differ from `Plain`, a right one, in one method.
-"""
+"""Answers to Lab 2's WeightStash, beside its MISTAKES: wrong ones, each with its hint, and right ones."""
 
 from collections import deque
+from types import SimpleNamespace
 
 from as_an_answer import as_an_answer
 
@@ -41,171 +39,52 @@ class InheritsLibs(stash.WeightStash):
     pass
 
 
-class ReturnsNothing(Plain):
-    def for_forward(self, j):
-        self.under_way[j] = self.newest
+class AsksLibs(Plain):
+    def __init__(self, weights):
+        self.libs = stash.WeightStash(weights)
+        self.for_forward, self.for_backward, self.update = (
+            self.libs.for_forward, self.libs.for_backward, self.libs.update,
+        )  # fmt: skip
 
 
-class BackwardReturnsNothing(Plain):
+class OneForAllStages(Plain):
+    """What is under way stands in the class: right as long as a process has one stage."""
+
+    under_way = {}  # noqa: RUF012
+
+    def __init__(self, weights):
+        self.newest = weights
+
+
+class ADefaultArgument(Plain):
+    def __init__(self, weights, under_way={}):  # noqa: B006
+        self.newest, self.under_way = weights, under_way
+
+
+class BackwardWithoutNames(Plain):
     def for_backward(self, j):
-        del self.under_way[j]
+        return tuple(super().for_backward(j).values())
 
 
-class ReturnsAList(Plain):
-    def for_forward(self, j):
-        return list(super().for_forward(j).values())
-
-
-class ChangesTheDictionary(Plain):
-    def update(self, change):
-        if self.needed():
-            self.newest = copied(self.newest)
-        change(self.under_way)
-
-
-class ForgetsAtEachUpdate(Plain):
-    def update(self, change):
-        super().update(change)
-        self.under_way.clear()
-
-
-class KeepsTheLastTwo(Plain):
-    """Enough for two ranks."""
-
-    def for_forward(self, j):
-        self.under_way.pop(j - 2, None)
-        return super().for_forward(j)
-
-
-class NeverChanges(Plain):
-    def update(self, change):
-        if self.needed():
-            self.newest = copied(self.newest)
-
-
-class ChangesEveryVersion(Plain):
-    def update(self, change):
-        if self.needed():
-            self.newest = copied(self.newest)
-        change(self.newest)
-        for weights in self.under_way.values():
-            change(weights)
-
-
-class LosesTheCopy(Plain):
-    def update(self, change):
-        change(copied(self.newest) if self.needed() else self.newest)
-
-
-class ChangesTheOldOne(Plain):
-    """The copy is to be the old version; but who is under way has the old one."""
-
-    def update(self, change):
-        old = self.newest
-        if self.needed():
-            self.newest = copied(self.newest)
-        change(old)
-
-
-class ChangesWhatBackwardRead(Plain):
-    """A step from the weights that the gradient is of."""
-
-    def for_backward(self, j):
-        self.read = self.under_way.pop(j)
-        return self.read
-
-    def update(self, change):
-        self.newest = copied(self.read)
-        change(self.newest)
-
-
-class RoundsItsCopies(Plain):
-    def update(self, change):
-        if self.needed():
-            self.newest = {name: w.float().double() for name, w in self.newest.items()}
-        change(self.newest)
-
-
-class NoStash(Plain):
-    def needed(self):
-        return False
-
-
-class ASecondName(Plain):
-    def update(self, change):
-        if self.needed():
-            self.newest = dict(self.newest)
-        change(self.newest)
-
-
-class Detached(Plain):
-    def for_forward(self, j):
-        self.under_way[j] = {name: w.detach() for name, w in self.newest.items()}
-        return self.newest
-
-
-class TheNewest(Plain):
-    def for_backward(self, j):
-        self.under_way.pop(j)
-        return self.newest
-
-
-class OneSlot(Plain):
-    """What the latest forward has read."""
-
-    def for_forward(self, j):
-        self.slot = self.newest
-        return super().for_forward(j)
-
-    def for_backward(self, j):
-        self.under_way.pop(j)
-        return self.slot
-
-
-class LastInFirstOut(Plain):
-    def for_backward(self, j):
-        return self.under_way.pop(max(self.under_way))
-
-
-class AVersionBehind(Plain):
-    """It remembers what was the newest before."""
+class HidesWhatItRead(Plain):
+    """Deep in what it keeps, and as views."""
 
     def __init__(self, weights):
         super().__init__(weights)
-        self.before = weights
-
-    def for_forward(self, j):
-        self.under_way[j] = self.before
-        return self.newest
-
-    def update(self, change):
-        self.before = self.newest
-        self.newest = copied(self.newest)
-        change(self.newest)
-
-
-class TheNextOnes(Plain):
-    """Mini-batch j gets what j+1 ran forward with, where there is one."""
+        self.log = SimpleNamespace(read=[])
 
     def for_backward(self, j):
-        mine = self.under_way.pop(j)
-        return self.under_way.get(j + 1, mine)
+        weights = self.under_way.pop(j)
+        self.log.read.append((j, {"views": [w[1:] for w in weights.values()]}))
+        return weights
 
 
-class InHalfThePrecision(Plain):
-    """What nobody reads for a while takes less room."""
-
-    def for_forward(self, j):
-        self.under_way[j] = {name: w.float() for name, w in self.newest.items()}
-        return self.newest
+class HidesItInTheClass(Plain):
+    read = []  # noqa: RUF012
 
     def for_backward(self, j):
-        return {name: w.double() for name, w in self.under_way.pop(j).items()}
-
-
-class NeverForgets(Plain):
-    def for_backward(self, j):
-        return self.under_way[j]
+        self.read.append(self.under_way[j])
+        return self.under_way.pop(j)
 
 
 class ListOfAllVersions(Plain):
@@ -226,28 +105,6 @@ class ListOfAllVersions(Plain):
         change(self.versions[-1])
 
 
-class CopiesAtEachForward(Plain):
-    def for_forward(self, j):
-        self.under_way[j] = copied(self.newest)
-        return self.under_way[j]
-
-    def needed(self):
-        return False
-
-
-class CopiesAlways(Plain):
-    def needed(self):
-        return True
-
-
-class NamesWhatItReadLast(Plain):
-    """One old version lives longer than anybody needs it."""
-
-    def for_backward(self, j):
-        self.current = self.under_way.pop(j)
-        return self.current
-
-
 class NotWritten:
     def __init__(self, weights):
         raise NotImplementedError
@@ -255,32 +112,13 @@ class NotWritten:
 
 WRONG = {
     InheritsLibs: "called what it builds",
-    ReturnsNothing: "nothing returned",
-    BackwardReturnsNothing: "nothing returned",
-    ReturnsAList: "not weights",
-    ChangesTheDictionary: "not weights",
-    ForgetsAtEachUpdate: "forgotten too early",
-    KeepsTheLastTwo: "forgotten too early",
-    NeverChanges: "change is not called",
-    ChangesEveryVersion: "changed twice",
-    LosesTheCopy: "the update is lost",
-    ChangesTheOldOne: "the update is lost",
-    ChangesWhatBackwardRead: "an old version is changed",
-    RoundsItsCopies: "other numbers",
-    NoStash: "changed under way",
-    ASecondName: "changed under way",
-    Detached: "changed under way",
-    TheNewest: "the newest in backward",
-    OneSlot: "the newest in backward",
-    LastInFirstOut: "the newest in backward",
-    AVersionBehind: "a version behind",
-    TheNextOnes: "the newest in backward",
-    InHalfThePrecision: "other numbers than its forward's",
-    NeverForgets: "never forgets",
+    AsksLibs: "called what it builds",
+    OneForAllStages: "kept on the class",
+    ADefaultArgument: "kept on the class",
+    BackwardWithoutNames: "not weights",
+    HidesWhatItRead: "never forgets",
+    HidesItInTheClass: "never forgets",
     ListOfAllVersions: "never forgets",
-    CopiesAtEachForward: "a copy for every mini-batch",
-    CopiesAlways: "copies without need",
-    NamesWhatItReadLast: "one name too many",
     NotWritten: "not written",
 }
 

@@ -1,0 +1,207 @@
+"""Functions without ranks: called in every case and, last, in the first case again; read, and judged case by case.
+
+    seen = asked(fn, shares, CASES, given, read)     {case: what was read, or the Problem}; and of all calls together
+    each(CASES, judge, words)                        a judge: the first case in which something is wrong
+    refused(CASES, words, why)                       a judge: a ValueError in each of these
+    left_alone(words), new_each_time(words)          judges of all calls
+
+A case is a tuple; words(*case) names it. Of tensors with gradients: `tensors.py`.
+"""
+
+import re
+import sys
+from contextlib import contextmanager
+
+from lib.check import symptoms as s
+from lib.check.exercise import Hint, Problem
+from lib.check.failure import REFUSALS, Failed
+from lib.check.guard import raised
+from lib.check.lab0.left_out import NO_RANKS
+
+AGAIN = "once more"  # the first case, after all others
+LEAVES_OUT = {name: why for name, why in NO_RANKS.items() if name not in ("again", "returned")}
+
+
+@contextmanager
+def noting_calls(function):
+    """`with noting_calls(f) as calls:` afterwards `calls` has an item for each call of `f`, under whatever name.
+
+    For a function that sends nothing: the ledger names only those that do.
+    """
+    calls, before = [], sys.getprofile()
+
+    def note(frame, event, arg):
+        if event == "call" and frame.f_code is function.__code__:
+            calls.append(frame.f_lineno)
+
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+
+
+def call(fn, builds, args):
+    """What fn returns; the Problem if it raised, or called lib's own, `builds`. NotImplementedError passes through.
+
+    facts: error, the exception; failed, so that `symptoms.raised` and `symptoms.refused` look at it.
+    """
+    with noting_calls(builds) as calls:
+        try:
+            out = fn(*args)
+        except Exception as error:
+            if type(error) is NotImplementedError:  # not written yet
+                raise
+            out = of_error(error)
+    if calls:
+        return Problem("built-in", f"it calls lib's {builds.__name__}, which is what this exercise builds")
+    return out
+
+
+def of_error(error):
+    """The Problem of an exception, with what torch or lib refused."""
+    problem, text = raised(error), str(error)
+    refusals = frozenset(name for name, words in REFUSALS.items() if re.search(words, text))
+    failed = Failed(problem.kind, problem.text, "", (), None, raised=type(error).__name__, refusals=refusals)
+    problem.facts |= {"error": error, "failed": failed}
+    return problem
+
+
+def asked(fn, builds, cases, given=lambda *case: case, read=lambda out, *case: out):
+    """{case: read(what fn returns, *case), or the Problem that it raised}, and what is true of all calls.
+
+    given(*case): the arguments, made anew for each call. Of all calls: "changed", "shared" and "kept", each a Problem
+    or None; AGAIN: [what was read of the first case, called once more].
+    """
+    seen, held = dict.fromkeys(("changed", "shared", "kept")), []
+    for case in (*cases, cases[0]):
+        args = given(*case)
+        out = call(fn, builds, args)
+        got = out if isinstance(out, Problem) else read(out, *case)
+        seen |= {AGAIN: [got]} if case in seen else {case: got}
+        held.append((case, out, got))
+        for now, before in zip(args, given(*case), strict=True):
+            if repr(now) != repr(before) and not seen["changed"]:
+                seen["changed"] = Problem("input", f"{before} that was given is {now} afterwards", {"case": case})
+            if out is now and isinstance(out, (list, dict)):
+                seen["shared"] = Problem("shared", f"it returned {now}, which it was given", {"case": case})
+    for case, out, got in held:
+        if not isinstance(got, Problem) and not seen["kept"] and read(out, *case) != got:
+            text = f"it returned {got!r:.60}, which is {out!r:.60} after later calls"
+            seen["kept"] = Problem("not kept", text, {"case": case})
+    return seen
+
+
+def each(cases, judge, words, trace=lambda got: got):
+    """As a claim's judge: judge(got, *case) -> Problem or None, case by case up to the first that is wrong.
+
+    The facts of the Problem also have `case`, `again`, and `seen`: {case: got} of all that could be read.
+    """
+
+    def of(runs):
+        ((answers,),) = (run.results for run in runs)
+        to_judge = [(case, answers[case], "") for case in cases]
+        to_judge += [(case, answers[AGAIN][0], f", {AGAIN}") for case in cases if _first(answers) == case]
+        for case, got, again in to_judge:
+            problem = got if isinstance(got, Problem) else judge(got, *case)
+            if problem:
+                seen = {c: answers[c] for c in cases if not isinstance(answers[c], Problem)}
+                facts = {**problem.facts, "case": case, "again": bool(again), "seen": seen}
+                trace_of = [*map(trace, seen.values())] if problem.trace is None else problem.trace
+                return Problem(problem.kind, f"{words(*case)}{again}: {problem.text}", facts, trace_of)
+        return None
+
+    return of
+
+
+def _first(answers):
+    return next(case for case in answers if isinstance(case, tuple))
+
+
+def refused(cases, words, why, trace=lambda got: got):
+    """A judge: each of these cases brings a ValueError. why(*case): what cannot be."""
+
+    def of(runs):
+        ((answers,),) = (run.results for run in runs)
+        for case in cases:
+            got, want = answers[case], f"{why(*case)}, expected a ValueError"
+            facts, problem = {"case": case}, isinstance(got, Problem)
+            if problem and got.kind == "built-in":
+                return got
+            if not problem or "error" not in got.facts:
+                said = got.text if problem else f"got {trace(got)}"
+                return Problem("not refused", f"{words(*case)}: {said}; {want}", facts)
+            if not isinstance(got.facts["error"], ValueError):
+                return Problem("another error", f"{words(*case)}: {got.text}\n{want}", facts)
+        return None
+
+    return of
+
+
+def same_again(words):
+    """A judge: the first case, called once more, gives the same."""
+
+    def of(runs):
+        ((answers,),) = (run.results for run in runs)
+        case, (again,) = _first(answers), answers[AGAIN]
+        if isinstance(again, Problem) or again == answers[case]:
+            return None
+        text = f"{words(*case)}: {answers[case]!r:.60}, and {again!r:.60} when it is called once more"
+        return Problem("not kept", text, {"case": case, "again": True})
+
+    return of
+
+
+def _of_all_calls(what):
+    def judge(words):
+        def of(runs):
+            ((seen,),) = (run.results for run in runs)
+            found = seen[what]
+            return found and Problem(found.kind, f"{words(*found.facts['case'])}: {found.text}", found.facts)
+
+        return of
+
+    return judge
+
+
+left_alone, shared, kept = map(_of_all_calls, ("changed", "shared", "kept"))
+
+
+def new_each_time(words):
+    """A judge: what is returned is no argument, and later calls leave it as it is."""
+    return lambda runs: shared(words)(runs) or kept(words)(runs)
+
+
+def all_seen(fits):
+    """For hints: is fits(got, *case) true of all cases that could be read?"""
+
+    def of(problem):
+        seen = problem.fact("seen")
+        return bool(seen) and all(fits(got, *case) for case, got in seen.items())
+
+    return of
+
+
+def iterator(out, item):
+    """The Problem if it can be gone through only once, or one of its items can, else None. item: "rank {} has"."""
+    inside = enumerate(out) if isinstance(out, (list, tuple)) else ()
+    for what, one in [("got", out), *((item.format(number), one) for number, one in inside)]:
+        if hasattr(one, "__next__") or isinstance(one, map | zip | filter | reversed):
+            text = f"{what} a {type(one).__name__}, which can be gone through once, expected a list"
+            return Problem("iterator", text)
+    return None
+
+
+NOTHING = Hint("nothing returned", s.kind("nothing"), "the function must end with `return ...`.")
+CHANGED = Hint(
+    "arguments changed",
+    s.kind("input"),
+    "these arguments are the caller's, who needs them again: change a dict or list of your own.",
+)
+ONCE = Hint(
+    "right only once",
+    s.fact("again"),
+    "the first call is right, and the same call gives something else later: what does the function keep from call to "
+    "call (in a global, a default argument, on itself)? Begin each call anew.",
+)
+GENERAL = (ONCE, s.NOT_KEPT, *s.ANYWHERE)
