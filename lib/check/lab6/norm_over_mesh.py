@@ -267,6 +267,19 @@ MISTAKES = (
         edit(_PP, f"total = total.sqrt()\n    {_PP}").then(_ROOT, "return total[0]"),
         "|(3, 4)| is 5, not 7. Add squares, over tp and over pp, and take one root at the very end.",
     ),
+    Mistake(
+        "norms added",
+        edit("*tied])", "*sets.whole, *tied]).sqrt()").then("squares(sets.whole)", "0").then(_ROOT, "return total[0]"),
+    ),
+    Mistake(
+        "the largest number",
+        edit("squares([*sets.cut, *tied])", "max(p.grad.max() for p in sets.cut + sets.whole + sets.tied).reshape(1)")
+        .then(_TP, _TP.replace(")", "), op=torch.distributed.ReduceOp.MAX", 1))
+        .then("squares(sets.whole)", "0")
+        .then(_PP, _PP.replace(")", "), op=torch.distributed.ReduceOp.MAX", 1))
+        .then(_ROOT, "return total[0]"),
+        "that is the max norm. |g| is the root of the sum of all squares.",
+    ),
     Mistake("another form", edit(_ROOT, "return total.sqrt()")),
     Mistake("in float32", edit("*tied])", "*tied]).float()").then(_ROOT, "return total[0].double().sqrt()")),
     Mistake("not on every rank", edit(_PP, f'if mesh.here["pp"] == 0:\n        {_PP}')),

@@ -69,9 +69,10 @@ def calls_libs(sets, mesh, all_reduce):
 
 
 def squared_in_place(sets, mesh, all_reduce):
-    total = sum(p.grad.square_().sum() for p in [*sets.cut, *counted_tied(sets, mesh)]).reshape(1)
+    one = lambda parameters: sum((p.grad.square_().sum() for p in parameters), torch.zeros(1, dtype=torch.float64))
+    total = one([*sets.cut, *counted_tied(sets, mesh)])
     all_reduce(total, mesh.group("tp"))
-    total += sum(p.grad.square_().sum() for p in sets.whole)
+    total += one(sets.whole)
     all_reduce(total, mesh.group("pp"))
     return total[0].sqrt()
 
