@@ -17,7 +17,6 @@ MISTAKES = (
     Mistake("whole not summed over tp", edit(WHOLE, "pass")),
     Mistake("tied not summed", edit(TIED, "pass")),
     Mistake("not summed over dp", edit(DP, "pass")),
-    Mistake("not summed over dp", edit(DP, "pass").then(MEAN, "pass")),
     Mistake("some left out", edit(ALL, "[*sets.cut, *sets.whole]").then(TIED, "pass")),
     Mistake("not divided", edit(MEAN, "pass")),
     Mistake("right for dp=2 only", edit(MEAN, "parameter.grad /= 2")),

@@ -95,6 +95,10 @@ def the_tied_one_of_every_stage(sets, mesh, ends, all_reduce):
     average_with(sets, mesh, ends, all_reduce, tied=lambda p: None)
 
 
+def no_mean_at_all(sets, mesh, ends, all_reduce):
+    average_with(sets, mesh, ends, all_reduce, mean=lambda p: None)
+
+
 def first_of_each(sets, mesh, ends, all_reduce):
     average_with(sets._replace(cut=sets.cut[:1], whole=sets.whole[:1]), mesh, ends, all_reduce)
 
@@ -181,6 +185,7 @@ WRONG = {
     list_made_longer: "a list was changed",
     the_tied_one_of_every_stage: "an empty list",
     over_the_world: "no group",
+    no_mean_at_all: "not summed over dp",
     first_of_each: "some left out",
     summed_in_a_copy: "nothing written back",
     large_ones_lost: "nothing written back",
