@@ -70,6 +70,14 @@ class Case:
         return f"rank {number}" if self.counts_up else f"rank {number} of the group"
 
 
+class Setting(Case):
+    """A case that has no size: a layout, a model, in the words of `what`."""
+
+    @property
+    def name(self) -> str:
+        return ", ".join(filter(None, [self.group, self.what, "once more" if self.again else ""]))
+
+
 def sizes_and_dtypes(world_size):
     """(n, dtype): what N divides comes first, so that a mistake in the remainder is not taken for any other."""
     f32, f64, i64 = torch.float32, torch.float64, torch.int64

@@ -10,6 +10,7 @@
     only_calls      the calls of what the answer is given      "calls", "group", "another way", "wire dtype", "clash"
     numbers         plain numbers of functions without ranks   "value", "form", "returned"
     refuses         errors for what cannot be                  "accepted"
+    noted           what the measure itself has found wrong    as there
 
 facts: case, rank, want, got (in what form), and what `explain` found. Records are those of `calls.py`, or have the keys
 that a claim names.
@@ -216,3 +217,43 @@ def _ratios(got, want):
     if got.dtype.is_floating_point:
         return [float(x) for x in first.double() / want.double().flatten()[:8]]
     return first.tolist()
+
+
+def off(where, got, want, tolerance=1e-12):
+    """The Problem of a tensor that is not `want`, up to rounding: kind "form" or "value"; None where it is.
+
+    tolerance: of the largest number in `want`, or of 1.
+    """
+    facts = {"got": form_of(got), "want": form_of(want), "dtype": False}
+    if not torch.is_tensor(got) or got.shape != want.shape or got.dtype != want.dtype:
+        facts["dtype"] = torch.is_tensor(got) and got.shape == want.shape
+        return Problem("form", f"{where}: expected {facts['want']}, got {facts['got']}", facts)
+    got, want = got.detach(), want.detach()
+    most = tolerance * max(1.0, want.abs().max().item() if want.numel() else 0.0)
+    close = lambda a, b: (a - b).abs() <= most
+    if close(got, want).all():
+        return None
+    problem, first = element(where, got, want, close), int((~close(got, want)).flatten().nonzero()[0])
+    problem.trace = [where, first, problem.facts["narrowed"], [float(x) for x in got.flatten()[first : first + 8]]]
+    return problem
+
+
+CAUSES = {"raised": 0, "unreadable": 0, "group": 0, "clash": 1}  # one rank's error is what others' calls do not fit
+
+
+def noted(cases, key, among=None):
+    """A Problem that the records have under this name; in one case the rank's of which the others came.
+
+    among: only the Problems in these of the cases.
+    """
+
+    def judge(runs):
+        for _, case, records in seen(runs, cases):
+            problems = [record[key] for record in records if record.get(key)]
+            if problems and case in (among or cases):
+                first = min(problems, key=lambda problem: CAUSES.get(problem.kind, 2))
+                first.facts |= {"case": case}
+                return first
+        return None
+
+    return judge

@@ -13,22 +13,29 @@ rank whose part is over tells so until it is over on all.
 They talk on the group `control`, which no answer knows: what the books show on another group was sent beside them.
 """
 
+import re
 import threading
+import traceback
 from collections import Counter
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from lib import backend
+from lib import backend, collectives, ledger
 from lib.check.exercise import Problem
+from lib.check.failure import REFUSALS, Failed
+from lib.check.guard import raised
+from lib.collectives import p2p
 from lib.collectives.local import combiner, finish
+from lib.ledger.record import OPS as IN_THE_LEDGER
 
 OPS = ("over", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
-# Ops of torch too: that they are not the given ones is a claim (`only_calls`), with better words.
+# Ops of torch and functions of lib too: that they are not the given ones is a claim (`only_calls`), with better words.
+_LIBS = [*(getattr(collectives, name) for name in collectives.__all__), p2p.send, p2p.recv, p2p.send_recv, p2p.exchange]
 MAY_CALL = (
-    *(f"comm.{op}" for op in OPS[1:]), "framework._measure_all", "all_reduce", "all_gather", "reduce_scatter",
-    "broadcast", "all_to_all", "send", "recv", "reduce", "gather", "scatter", "barrier",
+    *(f"comm.{op}" for op in OPS[1:]), "framework._measure_all", *IN_THE_LEDGER.values(),
+    *(f"{fn.__module__.rpartition('.')[2]}.{fn.__name__}" for fn in _LIBS),
 )  # fmt: skip
 DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -54,6 +61,7 @@ class Call(NamedTuple):
     dtype: torch.dtype
     ranks: tuple[int, ...]
     reduction: str = ""
+    counts: tuple[int, ...] = ()  # all_to_all: rows to each rank, then from each; broadcast: the source
 
 
 class Recorder:
@@ -168,7 +176,7 @@ class Recorder:
     def _do(self, op, tensor, group, reduction=None, extra=()):
         """({global rank: its elements, flat}, in the order of the ranks) once all ranks of the call agree."""
         ranks = self._ranks(group, op)
-        call = Call(op, self.phase, tensor.numel(), tensor.dtype, ranks, REDUCTIONS.get(reduction, ""))
+        call = Call(op, self.phase, tensor.numel(), tensor.dtype, ranks, REDUCTIONS.get(reduction, ""), tuple(extra))
         self.calls.append(call)
         if self.before:
             self.before(call)
@@ -260,5 +268,43 @@ class Recorder:
         facts = {"over": [self.members[x] for x, one in enumerate(heads) if not one[0]], "phase": self.phase}
         facts |= {"ops": [OPS[one[0]] for one in heads], "elements": [one[1] for one in heads]}
         facts["dtype"] = heads[i][2] != heads[j][2] and heads[j][0] != 0
+        facts["ranks"] = tuple(self.members[x] for x in self._of(heads[i]))
         text = f"rank {self.members[i]}: {says(i)}, but rank {self.members[j]}: {says(j)}"
         return Problem("clash", text, facts, [facts["ops"], facts["elements"]])
+
+
+def attempted(recorder, label, where, fn, *args, **named):
+    """(what an answer returned, None), or (None, the Problem), when its part is over on every rank of control.
+
+    label: of the ledger's section. The Problem is "raised", with facts as those of a failed run; "clash"; or "group",
+    where it called for other ranks than are allowed.
+    """
+    out = problem = None
+    ledger.mark(label)
+    try:
+        out = fn(*args, **named)
+    except Exception as error:
+        if type(error) is NotImplementedError:  # not written yet, on no rank
+            raise
+        problem = _of_error(recorder, label, where, error)
+    ledger.mark("")
+    recorder.end()
+    if recorder.stray:
+        op, ranks = recorder.stray
+        allowed = " or ".join(str(list(one)) for one in recorder.allowed or [recorder.members])
+        text = f"{where} called {op} on ranks {list(ranks)}, expected {allowed}"
+        problem = Problem("group", text, {"ranks": ranks})
+    return out, problem
+
+
+def _of_error(recorder, label, where, error):
+    if isinstance(error, Clash):
+        found = error.problem
+        return Problem("clash", f"{where}: {found.text}", found.facts, [label, found.trace])
+    problem, text = raised(error, where), str(error)
+    refusals = frozenset(name for name, words in REFUSALS.items() if re.search(words, text))
+    failed = Failed("raised", text, label, recorder.members, None, raised=type(error).__name__, refusals=refusals)
+    problem.facts |= {"failed": failed}
+    ours = traceback.extract_tb(error.__traceback__)[-1].filename == __file__  # then its words tell mistakes apart
+    problem.trace = [label, type(error).__name__, text if ours else sorted(refusals)]
+    return problem

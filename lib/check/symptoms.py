@@ -200,6 +200,7 @@ NO_GRAPH = Hint(
     either(kind("no graph"), refused("no graph")),
     "what sends is unknown to autograd, and detach() cuts the graph: a torch.autograd.Function says what backward is.",
 )
+CALLED_LIB = Hint("called lib's", kind("built-in"), "build it from what the function is given.")
 ANYWHERE = (ENDLESS, EXITED, UNREADABLE)  # for every exercise, last
 
 

@@ -76,17 +76,38 @@ def only_calls(cases, expected, phases=("",), section=None):
                     return found
                 got, want = [call[:3] for call in record["calls"]], expected(case, rank)
                 facts = {"case": case, "rank": rank, "got": got, "want": want}
-                floats = [call.dtype for call in record["calls"] if call.dtype.is_floating_point]
-                narrow = next((dtype for dtype in floats if dtype.itemsize < case.dtype.itemsize), None)
-                if narrow is not None and case.dtype.is_floating_point:
-                    text = f"{where} sent {str(narrow)[6:]}, expected {str(case.dtype)[6:]}, as it was given"
-                    return Problem("wire dtype", text, facts | {"narrowed": True})
+                if found := _narrow(where, case, record):
+                    return found
                 if got != want:
                     text = f"{where} called {_listed(got)}\nexpected {_listed(want)}"
                     return Problem("calls", text, facts, [case.name, got])
         return None
 
     return judge
+
+
+def by_the_given(cases, phases=("",), section=None):
+    """The ranks sent by what they were given alone, and in no narrower type; see `only_calls`, which asks for more."""
+
+    def judge(runs):
+        for run, case, records in seen(runs, cases):
+            for rank, record in enumerate(records):
+                where = f"{case.name}: {case.rank(rank)}"
+                found = astray(where, case, record) or beside(run, case, where, rank, record, phases, section)
+                if found := found or _narrow(where, case, record):
+                    return found
+        return None
+
+    return judge
+
+
+def _narrow(where, case, record):
+    floats = [call.dtype for call in record["calls"] if call.dtype.is_floating_point]
+    narrow = next((dtype for dtype in floats if dtype.itemsize < case.dtype.itemsize), None)
+    if narrow is None or not case.dtype.is_floating_point:
+        return None
+    text = f"{where} sent {str(narrow)[6:]}, expected {str(case.dtype)[6:]}, as it was given"
+    return Problem("wire dtype", text, {"case": case, "narrowed": True})
 
 
 def astray(where, case, record):

@@ -1,7 +1,7 @@
 """Lab 5, section 7: reduce_gradients(model, expert_dp_group, world, all_reduce), on W = dp ep ranks.
 
-First the gradients are made by hand, so that a wrong one tells whose sum it is; then they are those of a real backward,
-beside one process that takes the mean of all ranks' losses.
+Gradients are made by hand first: a wrong one is read as a sum of the ranks' shares. Then they are those of a real
+backward, beside one process that takes the mean of all ranks' losses.
 """
 
 from functools import partial
@@ -9,81 +9,84 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from lib import ledger
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab0.cases import called, in_step, seen
-from lib.check.lab1.cases import WORLD
-from lib.check.lab1.wire import COLLECTIVES
-from lib.check.lab5.ep_given import found, of_error
-from lib.check.lab5.here import Told, first_wrong
-from lib.check.lab5.reduce_given import Given
-from lib.check.lab5.reduce_hints import HINTS
-from lib.check.lab5.reduce_models import (
-    CASES,
-    NAME,
-    NO_EXPERTS,
-    REAL,
-    Net,
-    groups_of,
-    known_sums,
-    made_up,
-    mean_loss,
-    right_mean,
-)
+from lib.check import symptoms as s
+from lib.check.cases import in_step, seen
+from lib.check.claims import claim, kept, noted, off
+from lib.check.comm import MAY_CALL, Recorder, attempted
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.explain import fraction, shares, who
+from lib.check.lab5 import reduce_model as m
+from lib.check.traffic import by_the_given
 from lib.moe import expert_parameters
 from lib.moe import gradients as libs
 
-_means = partial(found, CASES, "value")  # _means(cases): the claim over these
-
 
 def _measure(fn):
-    return in_step(CASES, groups_of, partial(_one, fn), wire=dist.new_group())
+    held = []
+    records = in_step(m.CASES, m.groups_of, partial(_one, fn, held), wire=dist.new_group())
+    for record, gradients in held:
+        record["kept"] = not record["ok"] or all(torch.equal(now, then) for now, then in gradients)
+    return records
 
 
-def _one(fn, case, groups):
-    rank = case.members.index(dist.get_rank())
-    where, given, net = f"{case.where}: {case.rank(rank)}", Given(groups), Net(case.what != NO_EXPERTS).over(groups.ep)
-    if case.what == REAL:
+def _one(fn, held, case, groups):
+    rank, right = case.members.index(dist.get_rank()), None
+    recorder = Recorder(groups.control, allowed=[case.members, groups.copies])
+    net = m.Net(case.what != m.NO_EXPERTS).over(groups.ep)
+    if case.what == m.REAL:
         net.loss(rank).backward()
-    for name, parameter in net.named_parameters():
-        if case.what != REAL:
-            parameter.grad = made_up(name, parameter, rank)
+        right = m.mean_loss(case)
+    for parameter in net.parameters():
         parameter.data += rank  # or nobody would see that the parameters are averaged instead
-    before, problem = {name: p.detach().clone() for name, p in net.named_parameters()}, None
-    try:
-        called(case, partial(fn, all_reduce=given.all_reduce), net, groups.expert_dp, groups.world)
-    except Exception as error:
-        if type(error) is NotImplementedError:  # not written yet, on no rank
-            raise
-        ledger.mark("")
-        problem = of_error(where, error)
-    given.end()
+    before, gradients = {name: p.detach().clone() for name, p in net.named_parameters()}, []
+    for step in range(1 if right else 2):
+        where = f"{case.name}{', a second step' * step}: {case.rank(rank)}"
+        for name, parameter in net.named_parameters():
+            if not right:
+                parameter.grad = m.made_up(case, name, parameter, rank, step)
+        _, problem = attempted(
+            recorder, case.name, where, partial(fn, all_reduce=recorder.all_reduce), net, groups.expert_dp, groups.world
+        )
+        problem = problem or _wrong(case, where, net, rank, step, right)
+        if not recorder.agreed(problem is None):
+            break
+        gradients += [(p.grad, p.grad.clone()) for p in net.parameters() if p.grad is not None]
     name = next((name for name, p in net.named_parameters() if not torch.equal(p.detach(), before[name])), None)
     touched = name and Problem("touched", f"{where}: {name} itself has changed, not its gradient")
-    problem = given.wrong_group(where) or problem or _frozen(where, net)
-    wrong = (first_wrong([told]) for told in _tolds(case, where, rank, net))
-    problem = problem or next(filter(None, wrong), None)
     if problem:
-        problem.facts |= {"case": case, "touched": bool(touched), "calls": given.calls}
-    return {
-        "ok": problem is None, "value": problem, "touched": touched, "calls": given.calls, "wires": groups.wires(),
-        "want": [(groups.members, _size(net, False)), (groups.copies, _size(net, True))],
-    }  # fmt: skip
+        problem.facts |= {"touched": bool(touched)}
+    want = [(case.members, _size(net, False)), (groups.copies, _size(net, True))]
+    record = {"ok": problem is None, "value": problem, "touched": touched, "want": want * (step + 1)}
+    record |= recorder.record()
+    held.append((record, gradients))
+    return record
 
 
-def _frozen(where, net):
-    """A Problem if a frozen parameter has a gradient."""
-    name = next((name for name, p in net.named_parameters() if not p.requires_grad and p.grad is not None), None)
-    return Problem("frozen", f"{where}: {name}.grad is a tensor, expected None: it is not trained") if name else None
-
-
-def _tolds(case, where, rank, net):
-    right = mean_loss(case) if case.what == REAL else None
+def _wrong(case, where, net, rank, step, right):
+    """A Problem with the first wrong gradient; facts: expert; of a sum: shares {rank: how much of its}, whose ranks."""
     for name, parameter in net.named_parameters():
-        if parameter.requires_grad:
-            want = right[name] if right else right_mean(case, name, parameter, rank)
-            known = list if right else partial(known_sums, case, name, parameter, rank)
-            yield Told(where, f"{name}.grad", parameter.grad, want, known)
+        if not parameter.requires_grad:
+            old = None if right else m.made_up(case, name, parameter, rank, step)
+            if (parameter.grad is None) != (old is None) or (old is not None and not torch.equal(parameter.grad, old)):
+                return Problem("frozen", f"{where}: {name}.grad has changed, and {name} is not trained")
+            continue
+        shared, holders = (None, None) if right else m.parts(case, name, parameter, rank, step)
+        want = right[name] if right else sum(shared[r] for r in holders) / case.world_size
+        problem = off(
+            f"{where}: {name}.grad", parameter.grad, want if holders or right else torch.zeros_like(parameter)
+        )
+        if problem is None:
+            continue
+        problem.facts |= {"expert": "experts" in name, "holders": holders, "rank": rank, "sizes": m.sizes(case)}
+        if problem.kind == "value" and not right and (found := shares(parameter.grad, shared)) is not None:
+            told = lambda found: " and ".join(
+                f"{share} of {who([r for r in found if found[r] == share])}'s" for share in sorted({*found.values()})
+            )
+            problem.facts["shares"] = {r: fraction(share) for r, share in found.items()}
+            right_ones = dict.fromkeys(holders, f"1/{case.world_size}")
+            problem.text += f"\nIt is {told(problem.facts['shares']) or 'zeros'}; expected {told(right_ones)}"
+        return problem
+    return None
 
 
 def _size(net, of_experts):
@@ -92,20 +95,16 @@ def _size(net, of_experts):
     return sum(p.numel() for p in net.parameters() if p.requires_grad and (id(p) in experts) == of_experts)
 
 
-def _sent(runs):
-    for run, case, records in seen(runs, CASES):
-        section = run.ledger.section(case.name)
-        for rank, (member, record) in enumerate(zip(case.members, records, strict=True)):
-            where = f"{case.where}: {case.rank(rank)}"
-            stranger = next((e for e in section.of(member) if e.group not in record["wires"]), None)
-            if stranger is not None:
-                text = f"{where} called {stranger.via or stranger.op}, which it was not given"
-                return Problem("another way", text)
+def _one_of_each_kind(runs):
+    for _, case, records in seen(runs, m.CASES):
+        for rank, record in enumerate(records):
             # Over one rank, or of nothing: it may be called or not.
-            got, want = (sorted((r, n) for r, n in record[key] if len(r) > 1 and n) for key in ("calls", "want"))
+            got, want = [(call.ranks, call.elements) for call in record["calls"]], record["want"]
+            got, want = (sorted((ranks, n) for ranks, n in one if len(ranks) > 1 and n) for one in (got, want))
             if got != want:
-                text = f"{where} called all_reduce for {_listed(got)}\nexpected {_listed(want)}"
-                return Problem("calls", text, {"got": got, "want": want})
+                text = f"{case.name}: {case.rank(rank)} called all_reduce for {_listed(got)}\nexpected {_listed(want)}"
+                same = sum(n for _, n in got) == sum(n for _, n in want)
+                return Problem("calls", text, {"case": case, "same": same}, [case.name, got])
     return None
 
 
@@ -115,22 +114,115 @@ def _listed(calls):
     return "; ".join(f"{n} elements over ranks {[*ranks]}" for ranks, n in calls) or "nothing"
 
 
-def _untouched(runs):
-    records = (record for _, _, records in seen(runs, CASES) for record in records)
-    return next((record["touched"] for record in records if record["touched"]), None)
+def _shares(fits, expert=None):
+    """For hints: fits({rank: share}, facts) of a sum, of an expert's gradient or not."""
+
+    def of(p):
+        found = p.fact("shares")
+        return found is not None and expert in (None, p.facts["expert"]) and fits(found, p.facts)
+
+    return of
+
+
+def _by(fits):
+    """Those that should be in the sum are, with one share 1/n: fits(n as a fraction's text, W, facts)."""
+    return lambda found, facts: (
+        [*found] == facts["holders"] and len({*found.values()}) == 1 and fits(next(iter(found.values())), facts)
+    )
+
+
+def _of_sizes(share, facts):
+    return share in {f"1/{n}" for n in (*facts["sizes"], m.WORLD)}
 
 
 EXERCISE = Exercise(
-    name=NAME,
+    name="reduce_gradients",
     reference=libs.reduce_gradients,
     measure=_measure,
-    worlds=(WORLD,),
-    may_call=(*COLLECTIVES, "reduce_given.all_reduce", "framework._measure_all"),
+    worlds=(m.WORLD,),
+    may_call=MAY_CALL,
+    leaves_out={
+        "under way": "a call sums, divides and ends: nothing of it is under way when it returns",
+        "generators": "no argument is an iterator; the model's own are asked for anew",
+        "returned": "it returns nothing",
+        "memory": "one line of each kind is what it is asked to make",
+        "attributes": "a function has none",
+    },
     claims=(
-        Claim("the mean over all ranks", 8, "dp, ep of 1 to 4; tied, unused, frozen ones", _means(CASES[:-1])),
-        Claim("as one process", 3, "a real backward, dp 2, ep 2", _means(CASES[-1:])),
-        Claim("one all-reduce of each kind", 4, "the experts' over their copies, all else over all", _sent),
-        Claim("parameters left alone", 1, "only .grad changes", _untouched),
+        claim("the mean over all ranks", 8, "dp, ep of 1 to 4; tied, unused, frozen ones",
+              noted(m.CASES, "value", m.CASES[:-1])),
+        claim("as one process", 3, "a real backward, dp 2, ep 2", noted(m.CASES, "value", m.CASES[-1:])),
+        claim(
+            "one all-reduce of each kind", 4, "the experts' over their copies, all else over all",
+            by_the_given(m.CASES), _one_of_each_kind,
+        ),
+        claim("parameters left alone", 1, "only .grad changes", noted(m.CASES, "touched"), kept(m.CASES)),
     ),
-    hints=HINTS,
-)
+    hints=(
+        s.CALLED_LIB,
+        Hint("the group is not passed on", s.kind("group"),
+             "without a group all_reduce takes every rank there is. Hand on `world` with what is no expert's, and "
+             "expert_dp_group with the experts'."),
+        Hint("the parameter, not its gradient", s.either(s.kind("touched"), s.fact("touched")),
+             "a parameter itself has changed. Gradients are reduced, p.grad; it is the optimizer that changes p."),
+        s.NARROW,
+        Hint("no experts here", s.both(s.kind("raised"), s.in_case(m.CASES, lambda case: case.what == m.NO_EXPERTS)),
+             "a model without experts has no second line, and torch.cat takes no empty list: go on where there is "
+             "nothing to reduce."),
+        Hint(
+            "a rank without gradients",
+            s.both(s.kind(*s.SHAPES, "clash"), s.in_case(m.CASES, lambda case: case.what == m.NOTHING)),
+            "a rank may have no gradient at all: it counts as zeros, takes part in both sums, and has the mean "
+            "afterwards.",
+        ),
+        Hint(
+            "a parameter without gradient",
+            s.either(s.both(s.kind("form"), s.fact("got", "None")), s.both(s.kind("raised"), s.refused("None"))),
+            "where this rank did not use a parameter, p.grad is None. It counts as zeros, and must hold the mean "
+            "afterwards: p.grad = torch.zeros_like(p).",
+        ),
+        Hint("frozen ones too", s.kind("frozen"),
+             "a parameter with requires_grad False has no gradient: leave it alone, and do not send it."),
+        Hint("nothing written back", _shares(lambda found, facts: [*found] == [facts["rank"]] != facts["holders"]),
+             "the gradient has nothing of the other ranks in it. The line that was reduced is a copy: its pieces must "
+             "go back, p.grad.copy_(piece.view_as(p))."),
+        Hint("experts mixed", _shares(lambda found, facts: not {*found} <= {*facts["holders"]}, expert=True),
+             "other ranks of the expert-parallel group hold other experts. An expert's gradient is summed over "
+             "expert_dp_group, the ranks that have the same one."),
+        Hint("not divided", _shares(_by(lambda share, facts: share == "1")),
+             "all_reduce sums. The loss is the mean of the ranks' losses: divide by W, whichever the kind."),
+        Hint(
+            "experts divided by dp",
+            _shares(_by(_of_sizes), expert=True),
+            "right where ep is 1. An expert's gradient has come from the tokens of all ranks of its ep group already: "
+            "summed over dp ranks, it is the sum over all W = dp ep of them. Divide it by W.",
+        ),
+        Hint("another group's size", _shares(_by(_of_sizes)),
+             "W is the number of ranks of `world`: dist.get_world_size(world)."),
+        Hint("divided twice", _shares(_by(lambda share, facts: share != "1")),
+             "divide before the all-reduce or after it, not both."),
+        Hint(
+            "the rest over the experts' group",
+            _shares(lambda found, facts: {*found} < {*facts["holders"]}, expert=False),
+            "what is no expert's is whole on every rank, and each has the gradient of its own tokens alone: sum over "
+            "all ranks, `world`.",
+        ),
+        Hint("sizes that differ between ranks", s.either(s.hung, s.kind("clash", "mismatch", "died")),
+             "the ranks of one sum must call it equally often, with lines of one size: a parameter that this rank did "
+             "not use keeps its place, with zeros, and different experts are not in one sum."),
+        Hint(
+            "pieces in the wrong places",
+            s.kind("value", "form", "raised"),
+            "write back in the order in which you put end to end: each piece begins where the one before it ends, and "
+            "has p.numel() elements.",
+        ),
+        s.NOT_GIVEN,
+        Hint("one message per parameter", s.both(s.kind("calls"), s.fact("same")),
+             "every message costs its latency: put all gradients of a kind end to end, and all-reduce that once."),
+        Hint("other elements", s.kind("calls"),
+             "two lines: the experts' trained gradients, over expert_dp_group, and all others, over `world`. Nothing "
+             "else travels, and nothing twice."),
+        s.NOT_KEPT,
+        *s.ANYWHERE,
+    ),
+)  # fmt: skip

@@ -113,65 +113,9 @@ def nothing(probabilities, first_choices):
     as_in_the_notebook(probabilities, first_choices)
 
 
-def without_E(probabilities, first_choices):
-    f, P, _, _ = parts(probabilities, first_choices)
-    return (f * P).sum()
-
-
-def mean_over_experts(probabilities, first_choices):
-    f, P, _, _ = parts(probabilities, first_choices)
-    return (f * P).mean()
-
-
-def E_squared(probabilities, first_choices):
-    f, P, _, E = parts(probabilities, first_choices)
-    return E * E * (f * P).sum()
-
-
 def counts(probabilities, first_choices):
     _, P, _, E = parts(probabilities, first_choices)
     return E * (torch.bincount(first_choices, minlength=E) * P).sum()
-
-
-def sums(probabilities, first_choices):
-    f, _, _, E = parts(probabilities, first_choices)
-    return E * (f * probabilities.sum(0)).sum()
-
-
-def n_times(probabilities, first_choices):
-    f, P, n, _ = parts(probabilities, first_choices)
-    return n * (f * P).sum()
-
-
-def f_squared(probabilities, first_choices):
-    f, _, _, E = parts(probabilities, first_choices)
-    return E * (f.double() ** 2).sum()
-
-
-def P_squared(probabilities, first_choices):
-    _, P, _, E = parts(probabilities, first_choices)
-    return E * (P * P).sum()
-
-
-def by_argmax(probabilities, first_choices):
-    return as_in_the_notebook(probabilities, probabilities.argmax(-1))
-
-
-def the_chosen_ones(probabilities, first_choices):
-    n, E = probabilities.shape
-    chosen = F.one_hot(first_choices, E)
-    return E * (chosen.sum(0) / max(n, 1) * (probabilities * chosen).sum(0) / max(n, 1)).sum()
-
-
-def after_capacity(probabilities, first_choices):
-    n, E = probabilities.shape
-    C = -(-n // E)
-    f = torch.bincount(first_choices, minlength=E).clamp(max=C) / max(n, 1)
-    return E * (f * probabilities.sum(0) / max(n, 1)).sum()
-
-
-def negative(probabilities, first_choices):
-    return -as_in_the_notebook(probabilities, first_choices)
 
 
 def entropy(probabilities, first_choices):
@@ -229,15 +173,6 @@ WRONG = {
     exits: "exits",
     without_minlength: "no place for the unchosen",
     not_summed: "not one number",
-    without_E: "E forgotten",
-    mean_over_experts: "divided by E",
-    counts: "not parts of the tokens",
-    f_squared: "counts for both",
-    P_squared: "probabilities for both",
-    by_argmax: "the best instead of the chosen",
-    the_chosen_ones: "the chosen ones' probability alone",
-    after_capacity: "after capacity",
-    negative: "another sign",
     entropy: "another loss",
     detached: "no gradient",
     gradient_through_f: "another gradient",
@@ -246,9 +181,6 @@ WRONG = {
     divides_by_n: "no tokens",
     a_python_number: "not one number",
     nothing: "not one number",
-    E_squared: "divided by E",
-    sums: "not parts of the tokens",
-    n_times: "not parts of the tokens",
     coefficient_of_variation: "another loss",
     a_new_leaf: "no gradient",
     through_f_alone: "another gradient",

@@ -41,34 +41,6 @@ def a_list(x, routing):
     return [x[token] for token in routing.token.tolist()]
 
 
-def rows_of_the_experts(x, routing):
-    return x[routing.expert] if len(x) else x
-
-
-def rows_of_the_slots(x, routing):
-    return x[routing.slot]
-
-
-def in_token_order(x, routing):
-    return x[routing.token.sort().values]
-
-
-def each_token_once(x, routing):
-    return x[routing.token.unique()]
-
-
-def all_of_them(x, routing):
-    return x.clone()
-
-
-def weighted_already(x, routing):
-    return x[routing.token] * routing.weight[:, None]
-
-
-def the_first_rows(x, routing):
-    return x.repeat(2, 1)[: len(routing.token)]
-
-
 def backwards(x, routing):
     return x[routing.token].flip(0)
 
@@ -189,66 +161,6 @@ def float32_in_a_loop(rows, routing, n):
     return y
 
 
-def last_wins(rows, routing, n):
-    y = rows.new_zeros(n, rows.shape[1])
-    y[routing.token] = routing.weight[:, None] * rows
-    return y
-
-
-def plus_equals(rows, routing, n):
-    y = rows.new_zeros(n, rows.shape[1])
-    y[routing.token] += routing.weight[:, None] * rows
-    return y
-
-
-def not_weighted(rows, routing, n):
-    return combine(rows, routing, n, torch.ones_like(routing.weight))
-
-
-def weighted_twice(rows, routing, n):
-    return combine(rows, routing, n, routing.weight**2)
-
-
-def the_mean(rows, routing, n):
-    return combine(rows, routing, n, reduce="mean")
-
-
-def over_the_count(rows, routing, n):
-    return combine(rows, routing, n) / torch.bincount(routing.token, minlength=n)[:, None]
-
-
-def by_the_number_of_experts(rows, routing, n):
-    experts = int(routing.expert.max()) + 1 if len(rows) else 1
-    return combine(rows, routing, n) / experts
-
-
-def renormalised(rows, routing, n):
-    total = torch.zeros(n, dtype=rows.dtype).index_add(0, routing.token, routing.weight)
-    return combine(rows, routing, n, routing.weight / total[routing.token])
-
-
-def in_the_order_of_tokens(rows, routing, n):
-    return combine(rows, routing, n, index=routing.token.sort().values)
-
-
-def by_slot(rows, routing, n):
-    return combine(rows, routing, n, index=routing.slot.clamp(max=max(n - 1, 0)))
-
-
-def up_to_the_last(rows, routing, n):
-    n = int(routing.token.max()) + 1 if len(rows) else n
-    return combine(rows, routing, n)
-
-
-def only_those_with_a_pair(rows, routing, n):
-    y = combine(rows, routing, n)
-    return y[routing.token.unique()] if len(rows) else y
-
-
-def not_added_up(rows, routing, n):
-    return routing.weight[:, None] * rows if len(rows) else rows.new_zeros(n, rows.shape[1])
-
-
 def stacked_sums(rows, routing, n):
     weighted = routing.weight[:, None] * rows
     return torch.stack([weighted[routing.token == t].sum(0) for t in range(n)])
@@ -310,17 +222,10 @@ WRONG = {
         no_rows: "nothing returned",
         stacked: "nobody",
         without_gradient: "no gradient",
-        weighted_already: "weighted already",
-        rows_of_the_experts: "the wrong index",
-        each_token_once: "each token once",
-        in_token_order: "another order",
         the_last_copy_learns: "another gradient",
         backwards: "other rows",
         sorts_the_routing: "changed in place",
-        rows_of_the_slots: "the wrong index",
-        all_of_them: "each token once",
         half_a_gradient: "another gradient",
-        the_first_rows: "each token once",
         itself_where_it_is_in_order: "not a copy",
         index_kept_by_size: "other rows",
         a_list: "other rows",
@@ -332,23 +237,10 @@ WRONG = {
         float32: "another dtype",
         stacked_sums: "nobody",
         weights_detached: "no gradient",
-        last_wins: "the last wins",
-        not_weighted: "not weighted",
-        weighted_twice: "weighted twice",
-        the_mean: "divided",
-        renormalised: "weights renormalised",
-        in_the_order_of_tokens: "rows of other tokens",
-        up_to_the_last: "tokens left out",
         gradient_not_weighted: "another gradient",
         the_largest: "another sum",
         multiplied_in_place: "changed in place",
         float32_in_a_loop: "another dtype",
-        plus_equals: "the last wins",
-        over_the_count: "divided",
-        by_the_number_of_experts: "divided",
-        by_slot: "rows of other tokens",
-        only_those_with_a_pair: "tokens left out",
-        not_added_up: "tokens left out",
         largest_token: "nobody",
         rows_detached: "no gradient",
         in_float64_always: "another dtype",

@@ -59,38 +59,8 @@ class Own(torch.autograd.Function):
         return ctx.back(dy), None, None
 
 
-def no_swap(rows, send_counts, receive_counts, group, all_to_all):
-    through = lambda rows: all_to_all(rows, group, send_counts, receive_counts)
-    return Own.apply(rows, through, through)
-
-
-def no_graph(rows, send_counts, receive_counts, group, all_to_all):
-    return all_to_all(rows, group, send_counts, receive_counts)
-
-
 def backward_at_home(rows, send_counts, receive_counts, group, all_to_all):
     return Own.apply(rows, lambda rows: all_to_all(rows, group, send_counts, receive_counts), lambda dy: dy)
-
-
-def backward_of_zeros(rows, send_counts, receive_counts, group, all_to_all):
-    forth = lambda rows: all_to_all(rows, group, send_counts, receive_counts)
-    return Own.apply(rows, forth, lambda dy: torch.zeros_like(rows))
-
-
-def averaged(rows, send_counts, receive_counts, group, all_to_all):
-    forth = lambda rows: all_to_all(rows, group, send_counts, receive_counts)
-    N = dist.get_world_size(group)
-    return Own.apply(rows, forth, lambda dy: all_to_all(dy, group, receive_counts, send_counts) / N)
-
-
-def backward_from_the_end(rows, send_counts, receive_counts, group, all_to_all):
-    forth = lambda rows: all_to_all(rows, group, send_counts, receive_counts)
-    return Own.apply(rows, forth, lambda dy: all_to_all(dy, group, receive_counts, send_counts).flip(0))
-
-
-def without_group(rows, send_counts, receive_counts, group, all_to_all):
-    forth = lambda rows: all_to_all(rows, None, send_counts, receive_counts)
-    return Own.apply(rows, forth, lambda dy: all_to_all(dy, None, receive_counts, send_counts))
 
 
 def without_group_in_backward(rows, send_counts, receive_counts, group, all_to_all):
@@ -98,25 +68,13 @@ def without_group_in_backward(rows, send_counts, receive_counts, group, all_to_a
     return Own.apply(rows, forth, lambda dy: all_to_all(dy, None, receive_counts, send_counts))
 
 
-def lib_s_all_to_all(rows, send_counts, receive_counts, group, all_to_all):
-    return exchange_rows(rows, send_counts, receive_counts, group)
-
-
 def lib_s_in_backward(rows, send_counts, receive_counts, group, all_to_all):
     forth = lambda rows: all_to_all(rows, group, send_counts, receive_counts)
     return Own.apply(rows, forth, lambda dy: collectives.all_to_all(dy, group, receive_counts, send_counts))
 
 
-def lists_the_wrong_way_round(rows, send_counts, receive_counts, group, all_to_all):
-    return exchange_rows(rows, receive_counts, send_counts, group, all_to_all)
-
-
 def the_same_list_twice(rows, send_counts, receive_counts, group, all_to_all):
     return exchange_rows(rows, send_counts, send_counts, group, all_to_all)
-
-
-def equal_blocks(rows, send_counts, receive_counts, group, all_to_all):
-    return Own.apply(rows, lambda rows: all_to_all(rows, group), lambda dy: all_to_all(dy, group))
 
 
 def padded(rows, send_counts, receive_counts, group, all_to_all):
@@ -149,17 +107,8 @@ def counts_of_the_last(rows, send_counts, receive_counts, group, all_to_all):
     return CountsOfTheClass.apply(rows, send_counts, receive_counts, group, all_to_all)
 
 
-def no_return(rows, send_counts, receive_counts, group, all_to_all):
-    exchange_rows(rows, send_counts, receive_counts, group, all_to_all)
-
-
 def calls_libs_exchange(rows, send_counts, receive_counts, group, all_to_all):
     return moe.exchange_rows(rows, send_counts, receive_counts, group, all_to_all)
-
-
-def last_sender_first(rows, send_counts, receive_counts, group, all_to_all):
-    y = exchange_rows(rows, send_counts, receive_counts, group, all_to_all)
-    return torch.cat(y.split(receive_counts)[::-1])
 
 
 def own_rows_first(rows, send_counts, receive_counts, group, all_to_all):
@@ -176,30 +125,10 @@ def own_block_by_the_world_s_rank(rows, send_counts, receive_counts, group, all_
     return torch.cat(blocks)
 
 
-def nothing_to_send(rows, send_counts, receive_counts, group, all_to_all):
-    """A rank without rows does not call."""
-    return exchange_rows(rows, send_counts, receive_counts, group, all_to_all) if len(rows) else rows.clone()
-
-
-def nobody_left_out(rows, send_counts, receive_counts, group, all_to_all):
-    """Fails on a rank that sends nothing."""
-    return exchange_rows(torch.stack(list(rows)), send_counts, receive_counts, group, all_to_all)
-
-
-def zeroed(rows, send_counts, receive_counts, group, all_to_all):
-    y = exchange_rows(rows, send_counts, receive_counts, group, all_to_all)
-    rows.data.zero_()
-    return y
-
-
 def counts_sorted(rows, send_counts, receive_counts, group, all_to_all):
     y = exchange_rows(rows, [*send_counts], [*receive_counts], group, all_to_all)
     send_counts.sort(), send_counts.append(0)
     return y
-
-
-def flattened(rows, send_counts, receive_counts, group, all_to_all):
-    return exchange_rows(rows, send_counts, receive_counts, group, all_to_all).flatten()
 
 
 def no_exchange_yet(rows, send_counts, receive_counts, group=None, all_to_all=collectives.all_to_all):
@@ -258,63 +187,9 @@ class BySorting(moe.ExpertParallelMoE):
 # ExpertParallelMoE: wrong
 
 
-class SenderBySender(InSteps):
-    def there(self, rows, received):
-        return rows
-
-    def back(self, rows, received):
-        return rows
-
-
-class OnlyBack(InSteps):
-    def there(self, rows, received):
-        return rows
-
-
-class OnlyThere(InSteps):
-    def back(self, rows, received):
-        return rows
-
-
-class BackAsThere(InSteps):
-    def back(self, rows, received):
-        return moe.transpose_blocks(rows, received)
-
-
-class ThereAsBack(InSteps):
-    def there(self, rows, received):
-        return moe.transpose_blocks(rows, received.t())
-
-
-class HomeByTheSameLists(InSteps):
-    def home(self, rows, send_counts, receive_counts):
-        return self.exchange(rows, send_counts, receive_counts)
-
-
 class NotHome(InSteps):
     def home(self, rows, send_counts, receive_counts):
         return rows
-
-
-class CountsNotExchanged(InSteps):
-    def received(self, load):
-        return load.view(dist.get_world_size(self.group), -1)
-
-
-class CountsWithoutGroup(InSteps):
-    def received(self, load):
-        return moe.exchange_counts(load, None, self.all_to_all)
-
-
-class CountsByLibs(InSteps):
-    def received(self, load):
-        return moe.exchange_counts(load, self.group)
-
-
-class CountsTwice(InSteps):
-    def received(self, load):
-        super().received(load)
-        return super().received(load)
 
 
 class RowsTwice(InSteps):
@@ -323,36 +198,10 @@ class RowsTwice(InSteps):
         return super().home(rows, send_counts, receive_counts)
 
 
-class CountsOfEachExpertTheWrongWay(InSteps):
-    def lists(self, received):
-        return self.last.load.view(-1, len(received)).sum(0).tolist(), received.sum(1).tolist()
-
-
 class ReceivesByExpert(InSteps):
     def lists(self, received):
         sent = self.last.load.view_as(received).sum(1).tolist()
         return sent, received.flatten()[: len(received)].tolist()
-
-
-class Identity(InSteps):
-    def compute(self, rows, received):
-        return rows
-
-
-class FirstExpert(InSteps):
-    def compute(self, rows, received):
-        return next(iter(self.experts.values()))(rows)
-
-
-class OwnLoad(InSteps):
-    def compute(self, rows, received):
-        rank, each = dist.get_rank(self.group), received.shape[1]
-        return moe.run_experts(self.experts.values(), rows, self.last.load[rank * each : (rank + 1) * each])
-
-
-class Detached(InSteps):
-    def there(self, rows, received):
-        return super().there(rows.detach(), received)
 
 
 class NoGrad(InSteps):
@@ -379,26 +228,31 @@ class WithoutReceived(InSteps):
         return super().compute(rows, received) if len(rows) else rows.detach()
 
 
-class GradientAveraged(InSteps):
-    def compute(self, rows, received):
-        out, N = super().compute(rows, received), dist.get_world_size(self.group)
-        return out / N + (out - out / N).detach()
-
-
-class HalfAGradient(InSteps):
-    def compute(self, rows, received):
-        out = super().compute(rows, received)
-        return 0.3 * out + 0.7 * out.detach()
-
-
-class Reversed(InSteps):
-    def compute(self, rows, received):
-        return super().compute(rows, received).flip(0)
-
-
 class NoReturn(InSteps):
     def run(self, rows):
         super().run(rows)
+
+
+class ListsOfTheLastCall(InSteps):
+    """Right in one call: backward takes the lists that the layer has now."""
+
+    def lists(self, received):
+        self.now = super().lists(received)
+        return self.now
+
+    def exchange(self, rows, *lists):
+        layer, there = self, lists[0] is self.now[0]
+
+        class Exchange(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, rows):
+                return layer.all_to_all(rows, layer.group, *lists)
+
+            @staticmethod
+            def backward(ctx, dy):
+                return layer.all_to_all(dy.contiguous(), layer.group, *layer.now[:: -1 if there else 1])
+
+        return Exchange.apply(rows)
 
 
 class CallsSuper(moe.ExpertParallelMoE):
@@ -418,61 +272,29 @@ class NotWritten(moe.ExpertParallelMoE):
 WRONG = {
     "exchange_rows": {
         calls_libs_exchange: "called lib's",
-        without_group: "the group is not passed on",
         own_block_by_the_world_s_rank: "ranks of the world, not of the group",
-        nothing_to_send: "not every rank calls",
-        no_return: "nothing returned",
-        no_graph: "no gradient",
         counts_of_the_last: "counts of another exchange",
-        no_swap: "backward without the swap",
         backward_at_home: "backward sends nothing",
-        averaged: "gradient scaled",
-        backward_from_the_end: "another gradient",
-        nobody_left_out: "nobody",
-        equal_blocks: "the counts are missing",
-        lists_the_wrong_way_round: "the lists the wrong way round",
-        lib_s_all_to_all: "not what it was given",
-        last_sender_first: "rows in another order",
-        padded: "more than the rows",
-        zeroed: "changed in place",
-        flattened: "shapes do not fit",
-        own_rows_first: "rows in another order",
         the_same_list_twice: "the lists the wrong way round",
-        backward_of_zeros: "backward sends nothing",
+        own_rows_first: "rows in another order",
+        padded: "more than the rows",
+        counts_sorted: "changed in place",
         without_group_in_backward: "the group is not passed on",
         lib_s_in_backward: "not what it was given",
-        counts_sorted: "changed in place",
         no_exchange_yet: "not written",
     },
     "ExpertParallelMoE": {
         CallsSuper: "called lib's",
-        CountsWithoutGroup: "the group is not passed on",
+        Inherits: "called lib's",
         NoReturn: "nothing returned",
         WithoutRows: "a rank without rows",
-        CountsNotExchanged: "counts not exchanged",
-        HomeByTheSameLists: "home by the same lists",
-        CountsOfEachExpertTheWrongWay: "another rank's counts",
-        SenderBySender: "experts get each other's rows",
-        OnlyThere: "sent home in the experts' order",
-        BackAsThere: "transposed the wrong way",
-        Identity: "through no expert",
-        FirstExpert: "not through all experts",
-        NotHome: "not sent home",
-        OwnLoad: "rows of other experts",
-        Detached: "gradients stop",
-        GradientAveraged: "gradient scaled",
-        HalfAGradient: "another gradient",
-        CountsByLibs: "not what it was given",
-        RowsTwice: "more than rows and counts",
-        Reversed: "another result",
-        OnlyBack: "experts get each other's rows",
-        ThereAsBack: "transposed the wrong way",
-        CountsTwice: "more than rows and counts",
+        WithoutReceived: "a rank without rows",
         ReceivesByExpert: "another rank's counts",
+        NotHome: "not sent home",
         NoGrad: "gradients stop",
         BareAllToAll: "gradients stop",
-        WithoutReceived: "a rank without rows",
-        Inherits: "called lib's",
+        RowsTwice: "more than rows and counts",
+        ListsOfTheLastCall: "a call under way",
         NotWritten: "not written",
     },
 }

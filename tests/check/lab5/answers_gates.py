@@ -54,11 +54,6 @@ def forgets_to_return(logits):
     switch_as_in_the_notebook(logits)
 
 
-def two_values(logits):
-    weights, experts = logits.softmax(-1).max(-1, keepdim=True)
-    return experts, weights
-
-
 def swapped(logits):
     weights, experts = logits.softmax(-1).max(-1, keepdim=True)
     return Choice(weights, experts, logits.softmax(-1))
@@ -67,43 +62,6 @@ def swapped(logits):
 def exp_of_the_logits(logits):
     p = parts(logits.exp())
     experts = best(logits, 1)
-    return Choice(experts, p.gather(1, experts), p)
-
-
-def over_the_tokens(logits):
-    p = logits.softmax(0)
-    experts = best(p, 1)
-    return Choice(experts, p.gather(1, experts), p)
-
-
-def a_sigmoid(logits):
-    experts = best(logits, 1)
-    return switch_changed(logits, logits.sigmoid().gather(1, experts))
-
-
-def divided_by_itself(logits):
-    return switch_changed(logits, parts(switch_as_in_the_notebook(logits).weights))
-
-
-def the_logit(logits):
-    return switch_changed(logits, logits.gather(1, best(logits, 1)))
-
-
-def a_log_softmax(logits):
-    p = logits.log_softmax(-1)
-    experts = best(p, 1)
-    return Choice(experts, p.gather(1, experts), p)
-
-
-def the_smallest(logits):
-    p = logits.softmax(-1)
-    experts = p.sort(-1).indices[:, :1]
-    return Choice(experts, p.gather(1, experts), p)
-
-
-def the_second(logits):
-    p = logits.softmax(-1)
-    experts = best(logits, 2)[:, 1:] if logits.shape[1] > 1 else best(logits, 1)
     return Choice(experts, p.gather(1, experts), p)
 
 
@@ -117,11 +75,6 @@ def the_last_of_equals(logits):
     return Choice(experts, p.gather(1, experts), p)
 
 
-def only_the_chosen(logits):
-    choice = switch_as_in_the_notebook(logits)
-    return switch_changed(logits, p=torch.zeros_like(logits).scatter(1, choice.experts, choice.weights))
-
-
 def logits_for_probabilities(logits):
     return switch_changed(logits, p=logits)
 
@@ -130,22 +83,11 @@ def detached_weights(logits):
     return switch_changed(logits, switch_as_in_the_notebook(logits).weights.detach())
 
 
-def detached_probabilities(logits):
-    return switch_changed(logits, p=logits.softmax(-1).detach())
-
-
 def from_a_list(logits):
     p = logits.softmax(-1).tolist()
     experts = [max(range(len(row)), key=row.__getitem__) for row in p]
     weights = torch.tensor([[row[e]] for row, e in zip(p, experts, strict=True)], dtype=logits.dtype)
     return Choice(torch.tensor(experts).view(-1, 1), weights.view(-1, 1), torch.tensor(p, dtype=logits.dtype))
-
-
-def a_detached_sum(logits):
-    e = (logits - logits.amax(-1, keepdim=True).detach()).exp()
-    p = e / e.sum(-1, keepdim=True).detach()
-    weights, experts = p.max(-1, keepdim=True)
-    return Choice(experts, weights, p)
 
 
 def a_straight_1(logits):
@@ -214,61 +156,12 @@ def top_k(logits, k, weight=parts, p=F.softmax, experts=None):
     return Choice(experts, weight(p.gather(1, experts)), p)
 
 
-def not_renormalised(logits, k):
-    return top_k(logits, k, lambda g: g)
-
-
-def equal_parts(logits, k):
-    return top_k(logits, k, lambda g: torch.ones_like(g) / k)
-
-
-def softmax_twice(logits, k):
-    return top_k(logits, k, lambda g: g.softmax(-1))
-
-
-def over_everything(logits, k):
-    return top_k(logits, k, lambda g: g / g.sum())
-
-
-def over_dim_0(logits, k):
-    return top_k(logits, k, lambda g: g / g.sum(0))
-
-
-def parts_of_logits(logits, k):
-    experts = best(logits, k)
-    return Choice(experts, parts(logits.gather(1, experts)), logits.softmax(-1))
-
-
-def sigmoids_renormalised(logits, k):
-    return top_k(logits, k, p=lambda z, dim: z.sigmoid())
-
-
-def top_k_over_the_tokens(logits, k):
-    return top_k(logits, k, p=lambda z, dim: z.softmax(0))
-
-
 def top_k_of_exp(logits, k):
     return top_k(logits, k, p=lambda z, dim: parts(z.exp()))
 
 
 def always_two(logits, k):
     return top_k(logits, min(2, logits.shape[1]))
-
-
-def the_best_last(logits, k):
-    return top_k(logits, k, experts=best(logits, k).flip(1))
-
-
-def by_number(logits, k):
-    return top_k(logits, k, experts=best(logits, k).sort(1).values)
-
-
-def weights_the_other_way(logits, k):
-    return top_k(logits, k, lambda g: parts(g).flip(1))
-
-
-def the_worst_ones(logits, k):
-    return top_k(logits, k, experts=best(-logits, k))
 
 
 def larger_numbers_first(logits, k):
@@ -280,21 +173,12 @@ def the_last_of_equals_first(logits, k):
     return top_k(logits, k, experts=larger_numbers_first(logits, k))
 
 
-def top_k_only_the_chosen(logits, k):
-    experts, weights, p = top_k(logits, k)
-    return Choice(experts, weights, torch.zeros_like(p).scatter(1, experts, weights))
-
-
 def logs_for_probabilities(logits, k):
     return top_k(logits, k)._replace(probabilities=logits.log_softmax(-1))
 
 
 def squares(logits, k):
     return top_k(logits, k, lambda g: parts(g**2))
-
-
-def sum_without_gradient(logits, k):
-    return top_k(logits, k, lambda g: g / g.sum(-1, keepdim=True).detach())
 
 
 def weights_without_gradient(logits, k):
@@ -386,30 +270,6 @@ def masked(experts, weights, mask):
     return experts.where(mask, -1), weights.where(mask, 0.0)
 
 
-def greater(logits, uniform):
-    return gshard(logits, lambda w, g: uniform > 2 * w[:, 1])
-
-
-def once_its_weight(logits, uniform):
-    return gshard(logits, lambda w, g: uniform < w[:, 1])
-
-
-def by_its_probability(logits, uniform):
-    return gshard(logits, lambda w, g: uniform < 2 * g[:, 1])
-
-
-def by_the_first(logits, uniform):
-    return gshard(logits, lambda w, g: uniform < 2 * w[:, 0])
-
-
-def always(logits, uniform):
-    return top_k(logits, 2)
-
-
-def never(logits, uniform):
-    return gshard(logits, lambda w, g: uniform > 5)
-
-
 def a_random_number(logits, uniform):
     return gshard(logits, lambda w, g: torch.rand(len(w)) < 2 * w[:, 1])
 
@@ -425,39 +285,6 @@ def experts_in_place(logits, uniform):
     return Choice(experts, torch.stack([weights[:, 0], weights[:, 1].masked_fill(left, 0)], 1), p)
 
 
-def weight_left(logits, uniform):
-    return gshard(logits, lambda w, g: uniform < 2 * w[:, 1], lambda e, w, mask: (e.where(mask, -1), w))
-
-
-def expert_left(logits, uniform):
-    return gshard(logits, lambda w, g: uniform < 2 * w[:, 1], lambda e, w, mask: (e, w * mask))
-
-
-def renormalised_again(logits, uniform):
-    change = lambda e, w, mask: (e.where(mask, -1), parts(w * mask))
-    return gshard(logits, lambda w, g: uniform < 2 * w[:, 1], change)
-
-
-def gshard_not_renormalised(logits, uniform):
-    return gshard(logits, lambda w, g: uniform < 2 * w[:, 1], weight=lambda g: g)
-
-
-def times_its_chance(logits, uniform):
-    def change(experts, w, mask):
-        chance = torch.stack([torch.ones_like(w[:, 1]), (2 * w[:, 1]).clamp(max=1)], 1)
-        return experts.where(mask, -1), w * chance * mask
-
-    return gshard(logits, lambda w, g: uniform < 2 * w[:, 1], change)
-
-
-def over_its_chance(logits, uniform):
-    def change(experts, w, mask):
-        chance = torch.stack([torch.ones_like(w[:, 1]), (2 * w[:, 1]).clamp(max=1)], 1)
-        return experts.where(mask, -1), w * mask / chance
-
-    return gshard(logits, lambda w, g: uniform < 2 * w[:, 1], change)
-
-
 def the_whole_token(logits, uniform):
     change = lambda e, w, mask: masked(e, w, mask[:, 1:].expand(-1, 2))
     return gshard(logits, lambda w, g: uniform < 2 * w[:, 1], change)
@@ -470,11 +297,6 @@ def through_the_mask(logits, uniform):
         return experts.where(mask, -1), torch.cat([w[:, :1], w[:, 1:] * straight], 1)
 
     return gshard(logits, lambda w, g: uniform < 2 * w[:, 1], change)
-
-
-def gshard_detached_sum(logits, uniform):
-    weight = lambda g: g / g.sum(-1, keepdim=True).detach()
-    return gshard(logits, lambda w, g: uniform < 2 * w[:, 1], weight=weight)
 
 
 def gshard_in_numpy(logits, uniform):
@@ -502,22 +324,6 @@ def gshard_exp(logits, uniform):
 def minus_one_as_float(logits, uniform):
     change = lambda e, w, mask: (e.where(mask, -1.0), w.where(mask, 0.0))
     return gshard(logits, lambda w, g: uniform < 2 * w[:, 1], change)
-
-
-def gshard_over_the_tokens(logits, uniform):
-    experts, weights, p = top_k(logits, 2, p=lambda z, dim: z.softmax(0))
-    return Choice(*masked(experts, weights, torch.stack([uniform < 2, uniform < 2 * weights[:, 1]], 1)), p)
-
-
-def gshard_sigmoids(logits, uniform):
-    p = logits.sigmoid()
-    return gshard_as_in_the_notebook(logits, uniform)._replace(probabilities=p)
-
-
-def gshard_only_the_chosen(logits, uniform):
-    experts, weights, p = gshard_as_in_the_notebook(logits, uniform)
-    two = best(logits, 2)
-    return Choice(experts, weights, torch.zeros_like(p).scatter(1, two, p.gather(1, two)))
 
 
 def gshard_logits(logits, uniform):
@@ -558,22 +364,11 @@ WRONG = {
         exp_of_the_logits: "exp of large logits",
         token_by_token: "a set of no tokens",
         the_last_of_equals: "equal logits",
-        over_the_tokens: "over the tokens",
-        a_sigmoid: "a sigmoid",
         detached_weights: "no gradient",
-        a_detached_sum: "a sum that is detached",
         a_straight_1: "another gradient",
-        only_the_chosen: "not all experts' probabilities",
         logits_for_probabilities: "other probabilities",
         in_place: "in place",
-        the_smallest: "the worst",
-        the_second: "the second best",
-        divided_by_itself: "renormalised",
-        the_logit: "no probability",
         counted_from_1: "another choice",
-        two_values: "no Choice",
-        a_log_softmax: "no probability",
-        detached_probabilities: "no gradient",
         from_a_list: "no gradient",
         no_gate_yet: "not written",
     },
@@ -586,26 +381,12 @@ WRONG = {
         top_k_of_exp: "exp of large logits",
         one_by_one: "a set of no tokens",
         the_last_of_equals_first: "equal logits",
-        top_k_over_the_tokens: "over the tokens",
-        sigmoids_renormalised: "a sigmoid",
         weights_without_gradient: "no gradient",
-        sum_without_gradient: "a sum that is detached",
-        half_a_gradient: "another gradient",
-        top_k_only_the_chosen: "not all experts' probabilities",
         logs_for_probabilities: "other probabilities",
+        half_a_gradient: "another gradient",
         crosses_out_what_it_took: "in place",
-        the_worst_ones: "the worst",
         always_two: "not k of them",
-        the_best_last: "not the best first",
-        weights_the_other_way: "weights of other experts",
-        not_renormalised: "not renormalised",
-        equal_parts: "equal parts",
-        softmax_twice: "two softmaxes",
-        over_everything: "over all tokens",
-        parts_of_logits: "logits divided",
-        over_dim_0: "over all tokens",
         squares: "another choice",
-        by_number: "not the best first",
         no_gate_yet: "not written",
     },
     "gshard_gate": {
@@ -617,29 +398,13 @@ WRONG = {
         gshard_exp: "exp of large logits",
         gshard_row_by_row: "a set of no tokens",
         gshard_last_of_equals: "equal logits",
-        gshard_over_the_tokens: "over the tokens",
-        gshard_sigmoids: "a sigmoid",
         gshard_in_numpy: "no gradient",
-        gshard_detached_sum: "a sum that is detached",
         through_the_mask: "another gradient",
-        gshard_only_the_chosen: "not all experts' probabilities",
         gshard_logits: "other probabilities",
         halves_uniform: "in place",
-        greater: "the other way round",
-        once_its_weight: "not twice",
-        by_its_probability: "before renormalising",
-        always: "always or never",
-        expert_left: "the expert left",
-        weight_left: "the weight left",
-        renormalised_again: "the first renormalised again",
-        gshard_not_renormalised: "not renormalised",
-        times_its_chance: "weighted by its chance",
         the_whole_token: "another choice",
         bernoulli: "numbers of its own",
-        by_the_first: "always or never",
-        never: "always or never",
         experts_in_place: "in place",
-        over_its_chance: "weighted by its chance",
         no_gate_yet: "not written",
     },
 }

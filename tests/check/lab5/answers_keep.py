@@ -3,7 +3,6 @@
 from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
 from as_an_answer import as_an_answer
 
 from lib import moe
@@ -103,136 +102,13 @@ def one_slot_at_least(choice, n_experts, C):
     return as_in_the_notebook(choice, n_experts, max(1, C))
 
 
-def token_by_token(choice, n_experts, C):
-    line = lambda experts: [(t, p) for t in range(len(experts)) for p in range(experts.shape[1])]
-    return routing(sorted(kept(choice, n_experts, C, line)), choice)
-
-
-def heaviest_first(choice, n_experts, C):
-    line = lambda experts: sorted(by_places(experts), key=lambda at: -choice.weights[at].item())
-    return routing(sorted(kept(choice, n_experts, C, line)), choice)
-
-
-def last_tokens_first(choice, n_experts, C):
-    line = lambda experts: [(t, p) for p in range(experts.shape[1]) for t in reversed(range(len(experts)))]
-    return routing(sorted(kept(choice, n_experts, C, line)), choice)
-
-
-def each_place_its_own_capacity(choice, n_experts, C):
-    pairs = []
-    for place in range(choice.experts.shape[1]):
-        column = choice._replace(experts=choice.experts[:, place : place + 1])
-        pairs += [(e, slot, token, place) for e, slot, token, _ in kept(column, n_experts, C)]
-    return routing(sorted(pairs), choice)
-
-
-def one_too_many(choice, n_experts, C):
-    return routing(sorted(kept(choice, n_experts, C, fits=lambda taken, e, *_: taken[e] <= C)), choice)
-
-
-def one_too_few(choice, n_experts, C):
-    return routing(sorted(kept(choice, n_experts, C, fits=lambda taken, e, *_: taken[e] + 1 < C)), choice)
-
-
-def over_all_experts(choice, n_experts, C):
-    return routing(sorted(kept(choice, n_experts, C, fits=lambda taken, e, pairs, *_: len(pairs) < C)), choice)
-
-
-def drops_nobody(choice, n_experts, C):
-    return routing(sorted(kept(choice, n_experts, C, fits=lambda *_: True)), choice)
-
-
-def best_only(choice, n_experts, C):
-    line = lambda experts: [(token, 0) for token in range(len(experts))]
-    return routing(sorted(kept(choice, n_experts, C, line)), choice)
-
-
-def second_if_the_first_is_dropped(choice, n_experts, C):
-    fits = lambda taken, e, pairs, token, place: taken[e] < C and all(pair[2] != token for pair in pairs)
-    return routing(sorted(kept(choice, n_experts, C, fits=fits)), choice)
-
-
-def second_if_the_first_is_kept(choice, n_experts, C):
-    fits = lambda taken, e, pairs, token, place: taken[e] < C and sum(p[2] == token for p in pairs) == place
-    return routing(sorted(kept(choice, n_experts, C, fits=fits)), choice)
-
-
-def minus_one_as_an_index(choice, n_experts, C):
-    taken, pairs = [0] * n_experts, []
-    for token, place in by_places(choice.experts):
-        expert = choice.experts[token, place].item()
-        if taken[expert] < C:
-            pairs.append((expert % n_experts, taken[expert], token, place))
-            taken[expert] += 1
-    return routing(sorted(pairs), choice)
-
-
-def minus_one_takes_a_slot(choice, n_experts, C):
-    taken, pairs = [0] * n_experts, []
-    for token, place in by_places(choice.experts):
-        expert = choice.experts[token, place].item()
-        if taken[expert] < C:
-            taken[expert] += 1
-            if expert >= 0:
-                pairs.append((expert, taken[expert] - 1, token, place))
-    return routing(sorted(pairs), choice)
-
-
-def keeps_minus_one(choice, n_experts, C):
-    return routing(sorted(kept(choice, n_experts, C, nobody=lambda expert: False)), choice)
-
-
-def minus_one_clamped(choice, n_experts, C):
-    expert = choice.experts.t().flatten()
-    slot = (F.one_hot(expert.clamp(min=0), n_experts).cumsum(0) - 1).gather(1, expert.clamp(min=0)[:, None])[:, 0]
-    keep = ((expert >= 0) & (slot < C)).nonzero()[:, 0].tolist()
-    n = len(choice.experts)
-    return routing(sorted((expert[i].item(), slot[i].item(), i % n, i // n) for i in keep), choice)
-
-
 def half_for_later_choices(choice, n_experts, C):
     fits = lambda taken, e, pairs, token, place: taken[e] < (C if place == 0 else C // 2)
     return routing(sorted(kept(choice, n_experts, C, fits=fits)), choice)
 
 
-def swapped(choice, n_experts, C):
-    token, expert, slot, weight = as_in_the_notebook(choice, n_experts, C)
-    return Routing(expert, token, slot, weight)
-
-
-def slots_per_place(choice, n_experts, C):
-    pairs = sorted(kept(choice, n_experts, C))
-    new = [(e, sum(o[0] == e and o[3] == place and o[1] < slot for o in pairs), token, place)
-           for e, slot, token, place in pairs]  # fmt: skip
-    return routing(new, choice)
-
-
-def from_one(choice, n_experts, C):
-    return routing([(e, s + 1, t, p) for e, s, t, p in sorted(kept(choice, n_experts, C))], choice)
-
-
-def slots_by_token(choice, n_experts, C):
-    pairs, new, seen = sorted(kept(choice, n_experts, C), key=lambda pair: (pair[0], pair[2])), [], {}
-    for e, _, token, place in pairs:
-        new.append((e, seen.get(e, 0), token, place))
-        seen[e] = seen.get(e, 0) + 1
-    return routing(new, choice)
-
-
-def row_numbers(choice, n_experts, C):
-    return routing([(e, i, t, p) for i, (e, _, t, p) in enumerate(sorted(kept(choice, n_experts, C)))], choice)
-
-
 def slots_backwards(choice, n_experts, C):
     return routing([(e, C - 1 - s, t, p) for e, s, t, p in sorted(kept(choice, n_experts, C))], choice)
-
-
-def not_sorted(choice, n_experts, C):
-    return routing(kept(choice, n_experts, C), choice)
-
-
-def sorted_by_token(choice, n_experts, C):
-    return routing(sorted(kept(choice, n_experts, C), key=lambda pair: (pair[2], pair[3])), choice)
 
 
 def sorted_by_slot(choice, n_experts, C):
@@ -251,22 +127,6 @@ def detached(choice, n_experts, C):
 def numbers_for_weights(choice, n_experts, C):
     right = as_in_the_notebook(choice, n_experts, C)
     return right._replace(weight=torch.tensor(right.weight.tolist(), dtype=choice.weights.dtype))
-
-
-def weights_as_they_come(choice, n_experts, C):
-    right = as_in_the_notebook(choice, n_experts, C)
-    pairs = kept(choice, n_experts, C)
-    return right._replace(weight=routing(pairs, choice).weight)
-
-
-def the_first_weights(choice, n_experts, C):
-    right = as_in_the_notebook(choice, n_experts, C)
-    return right._replace(weight=choice.weights.t().flatten()[: len(right.token)])
-
-
-def place_forgotten(choice, n_experts, C):
-    right = as_in_the_notebook(choice, n_experts, C)
-    return right._replace(weight=choice.weights[right.token, 0])
 
 
 def probabilities(choice, n_experts, C):
@@ -318,39 +178,14 @@ WRONG = {
     a_tuple: "no Routing",
     none_stacked: "nobody to keep",
     lists: "another form",
-    token_by_token: "token by token",
-    heaviest_first: "another priority",
-    each_place_its_own_capacity: "counted anew for each place",
-    one_too_many: "one too many, or too few",
-    over_all_experts: "all experts together",
-    drops_nobody: "nobody dropped",
-    best_only: "first choices alone",
-    second_if_the_first_is_dropped: "one choice hangs on another",
-    minus_one_as_an_index: "-1 is an expert",
-    swapped: "token and expert swapped",
     half_for_later_choices: "other pairs",
-    slots_per_place: "slots anew for each place",
-    from_one: "slots from 1",
-    slots_by_token: "slots in token order",
-    row_numbers: "slots over all experts",
     slots_backwards: "other slots",
-    not_sorted: "not sorted",
     sorted_by_slot: "sorted by something else",
     detached: "weights detached",
-    weights_as_they_come: "weights of other pairs",
     probabilities: "not the choice's weights",
     crosses_out_the_dropped: "the choice changed",
-    last_tokens_first: "another priority",
-    one_too_few: "one too many, or too few",
-    second_if_the_first_is_kept: "one choice hangs on another",
-    minus_one_takes_a_slot: "-1 is an expert",
-    minus_one_clamped: "-1 is an expert",
-    keeps_minus_one: "-1 is an expert",
-    sorted_by_token: "not sorted",
     sorted_by_expert_and_token: "sorted by something else",
     numbers_for_weights: "weights detached",
-    the_first_weights: "weights of other pairs",
-    place_forgotten: "weights of other pairs",
     renormalised: "not the choice's weights",
     floats_when_empty: "nobody to keep",
     two_places_at_most: "other pairs",

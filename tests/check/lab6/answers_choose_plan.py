@@ -191,27 +191,6 @@ def memory_ignored(model, gpu, gpus, batch, memory, seconds):
     return min(all_plans(model, gpu, gpus, batch), key=lambda plan: (seconds(plan), memory(plan)))
 
 
-def below_the_memory(model, gpu, gpus, batch, memory, seconds):
-    found = [plan for plan in all_plans(model, gpu, gpus, batch) if memory(plan) < gpu.memory]
-    return least(found, gpu, memory, seconds, memory)
-
-
-def first_that_fits(model, gpu, gpus, batch, memory, seconds):
-    return least(all_plans(model, gpu, gpus, batch), gpu, memory)
-
-
-def first_that_fits_by_stages(model, gpu, gpus, batch, memory, seconds):
-    return least(all_plans(model, gpu, gpus, batch), gpu, memory, lambda plan: plan.pp)
-
-
-def slowest(model, gpu, gpus, batch, memory, seconds):
-    return least(all_plans(model, gpu, gpus, batch), gpu, memory, lambda plan: -seconds(plan))
-
-
-def least_memory(model, gpu, gpus, batch, memory, seconds):
-    return least(all_plans(model, gpu, gpus, batch), gpu, memory, memory, seconds)
-
-
 def single_rows(model, gpu, gpus, batch, memory, seconds):
     found = plans(gpu, gpus, batch, divisors(model.heads), divisors(model.layers), sizes=lambda rows: [1])
     return least(list(found), gpu, memory, seconds, memory)
@@ -221,26 +200,6 @@ def stages_in_powers_of_two(model, gpu, gpus, batch, memory, seconds):
     stages = [pp for pp in powers(model.layers) if model.layers % pp == 0]
     found = plans(gpu, gpus, batch, divisors(model.heads), stages)
     return least(list(found), gpu, memory, seconds, memory)
-
-
-def data_ranks_in_powers_of_two(model, gpu, gpus, batch, memory, seconds):
-    found = [plan for plan in all_plans(model, gpu, gpus, batch) if plan.dp in powers(gpus)]
-    return least(found, gpu, memory, seconds, memory)
-
-
-def rows_in_powers_of_two(model, gpu, gpus, batch, memory, seconds):
-    sizes = lambda rows: [b for b in powers(rows) if rows % b == 0]
-    found = plans(gpu, gpus, batch, divisors(model.heads), divisors(model.layers), sizes=sizes)
-    return least(list(found), gpu, memory, seconds, memory)
-
-
-def largest_tp_then_the_rest(model, gpu, gpus, batch, memory, seconds):
-    return least(all_plans(model, gpu, gpus, batch), gpu, memory, lambda plan: -plan.tp, seconds)
-
-
-def largest_tp_fewest_stages(model, gpu, gpus, batch, memory, seconds):
-    keys = (lambda plan: -plan.tp, lambda plan: plan.pp, seconds)
-    return least(all_plans(model, gpu, gpus, batch), gpu, memory, *keys)
 
 
 def one_after_another(model, gpu, gpus, batch, memory, seconds):
@@ -345,17 +304,8 @@ WRONG = {
     no_sequence_parallelism: "without sequence parallelism",
     always_sequence_parallel: "without sequence parallelism",
     memory_ignored: "does not fit",
-    below_the_memory: "the last byte",
-    first_that_fits: "the first that fits",
-    first_that_fits_by_stages: "the first that fits",
-    slowest: "the slowest",
-    least_memory: "least memory first",
     single_rows: "one row in a micro-batch",
     stages_in_powers_of_two: "a plan not looked at",
-    data_ranks_in_powers_of_two: "powers of two only",
-    rows_in_powers_of_two: "powers of two only",
-    largest_tp_then_the_rest: "the largest tp first",
-    largest_tp_fewest_stages: "the largest tp first",
     one_after_another: "not the fastest",
     largest_micro_batch: "not the fastest",
     seconds_alone: "memory does not decide",

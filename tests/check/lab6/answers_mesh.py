@@ -8,8 +8,6 @@ from as_an_answer import as_an_answer
 
 from lib import mesh
 
-CUBE = {"pp": 2, "dp": 2, "tp": 2}
-
 
 def not_written(*_):
     raise NotImplementedError
@@ -68,74 +66,6 @@ def fractions(rank, sizes):
     for axis, size in reversed(sizes.items()):
         found[axis], rank = rank % size, rank / size
     return {axis: found[axis] for axis in sizes}
-
-
-def first_axis_fastest(rank, sizes):
-    found = {}
-    for axis, size in sizes.items():
-        rank, found[axis] = divmod(rank, size)
-    return found
-
-
-def rank_not_divided(rank, sizes):
-    return {axis: rank % size for axis, size in sizes.items()}
-
-
-def divided_by_its_own_size(rank, sizes):
-    return {axis: rank // size % size for axis, size in sizes.items()}
-
-
-def divided_by_the_next_size(rank, sizes):
-    next_size = dict(zip(sizes, [*sizes.values()][1:] + [1], strict=True))
-    return {axis: rank // next_size[axis] % size for axis, size in sizes.items()}
-
-
-def divided_by_the_size_before(rank, sizes):
-    before = dict(zip(sizes, [1, *sizes.values()], strict=False))
-    return {axis: rank // before[axis] % size for axis, size in sizes.items()}
-
-
-def base_of_the_first_axis(rank, sizes):
-    found, base = {}, next(iter(sizes.values()))
-    for axis in reversed(sizes):
-        rank, found[axis] = divmod(rank, base)
-    return {axis: found[axis] for axis in sizes}
-
-
-def base_two(rank, sizes):
-    return {axis: rank // 2 ** (len(sizes) - 1 - i) % size for i, (axis, size) in enumerate(sizes.items())}
-
-
-def by_bits(rank, sizes):
-    found = {}
-    for axis, size in reversed(sizes.items()):
-        bits = (size - 1).bit_length()
-        found[axis], rank = rank % size, rank >> bits
-    return {axis: found[axis] for axis in sizes}
-
-
-def remainder_carried_on(rank, sizes):
-    found = {}
-    for axis, size in sizes.items():
-        found[axis], rank = divmod(rank, size)
-    return found
-
-
-def no_remainder(rank, sizes):
-    found, apart = {}, math.prod(sizes.values())
-    for axis, size in sizes.items():
-        apart //= size
-        found[axis] = rank // apart
-    return found
-
-
-def no_remainder_of_the_last(rank, sizes):
-    last = [*sizes][-1]
-    return {**coordinates(rank, sizes), last: rank}
-
-
-def coordinates_from_one(rank, sizes):
-    return {axis: i + 1 for axis, i in coordinates(rank, sizes).items()}
 
 
 def all_but_the_last_zero(rank, sizes):
@@ -229,63 +159,6 @@ def of_three_axes(where, sizes):
     pp, dp, tp = where.values()
     _, d, t = sizes.values()
     return (pp * d + dp) * t + tp
-
-
-def sum_of_coordinates(where, sizes):
-    return sum(where.values())
-
-
-def first_axis_fastest_rank(where, sizes):
-    return rank_at(where, dict(reversed(sizes.items())))
-
-
-def multiplied_after_adding(where, sizes):
-    rank = 0
-    for axis, size in sizes.items():
-        rank = (rank + where[axis]) * size
-    return rank
-
-
-def multiplied_by_the_size_before(where, sizes):
-    rank, before = 0, 1
-    for axis, size in sizes.items():
-        rank, before = rank * before + where[axis], size
-    return rank
-
-
-def multiplied_by_its_own_size_alone(where, sizes):
-    return sum(where[axis] * size for axis, size in sizes.items())
-
-
-def multiplied_by_the_next_size_alone(where, sizes):
-    return sum(where[axis] * size for axis, size in zip(sizes, [*sizes.values()][1:] + [1], strict=True))
-
-
-def two_for_every_axis(where, sizes):
-    return rank_with(2, where, sizes)
-
-
-def rank_with(base, where, sizes):
-    return sum(where[axis] * base ** (len(sizes) - 1 - i) for i, axis in enumerate(sizes))
-
-
-def decimal_digits(where, sizes):
-    return rank_with(10, where, sizes)
-
-
-def the_last_size_for_every_axis(where, sizes):
-    return rank_with([*sizes.values()][-1], where, sizes)
-
-
-def in_bits(where, sizes):
-    rank = 0
-    for axis, size in sizes.items():
-        rank = rank << (size - 1).bit_length() | where[axis]
-    return rank
-
-
-def rank_from_one(where, sizes):
-    return rank_at(where, sizes) + 1
 
 
 def last_coordinate_only(where, sizes):
@@ -396,33 +269,6 @@ def only_these_names(axes, sizes):
     return list(groups.values())
 
 
-def the_same_in_these_axes(axes, sizes):
-    return groups_along([axis for axis in sizes if axis not in axes], sizes)
-
-
-def blocks_of_ranks(axes, sizes):
-    size, n = math.prod(sizes[axis] for axis in axes), math.prod(sizes.values())
-    return [list(range(first, first + size)) for first in range(0, n, size)]
-
-
-def every_so_many_ranks(axes, sizes):
-    n = math.prod(sizes.values())
-    count = n // math.prod(sizes[axis] for axis in axes)
-    return [list(range(first, n, count)) for first in range(count)]
-
-
-def first_of_the_axes(axes, sizes):
-    return groups_along(axes[:1], sizes)
-
-
-def last_of_the_axes(axes, sizes):
-    return groups_along(axes[-1:], sizes)
-
-
-def first_axis_fastest_groups(axes, sizes):
-    return groups_along(axes, dict(reversed(sizes.items())))
-
-
 def group_of_rank_0(axes, sizes):
     return groups_along(axes, sizes)[:1]
 
@@ -508,18 +354,6 @@ WRONG = {
         three_axes: "a fixed number of axes",
         under_numbers: "other axes",
         fractions: "not whole numbers",
-        first_axis_fastest: "the first axis fastest",
-        rank_not_divided: "the rank is not divided",
-        divided_by_its_own_size: "divided by another size",
-        divided_by_the_next_size: "divided by another size",
-        divided_by_the_size_before: "divided by another size",
-        base_of_the_first_axis: "one size for all axes",
-        base_two: "one size for all axes",
-        by_bits: "powers of two only",
-        remainder_carried_on: "quotient and remainder swapped",
-        no_remainder: "no remainder",
-        no_remainder_of_the_last: "no remainder",
-        coordinates_from_one: "counted from one",
         all_but_the_last_zero: "other coordinates",
         last_axis_first: "another order",
         one_dict_for_all_ranks: "one buffer for all calls",
@@ -534,17 +368,6 @@ WRONG = {
         written_as_digits: "not a whole number",
         a_float: "not a whole number",
         of_three_axes: "a fixed number of axes",
-        sum_of_coordinates: "added, not multiplied",
-        first_axis_fastest_rank: "the first axis fastest",
-        multiplied_after_adding: "multiplied by another size",
-        multiplied_by_the_size_before: "multiplied by another size",
-        multiplied_by_its_own_size_alone: "multiplied by another size",
-        multiplied_by_the_next_size_alone: "multiplied by another size",
-        two_for_every_axis: "one size for all axes",
-        decimal_digits: "one size for all axes",
-        the_last_size_for_every_axis: "one size for all axes",
-        in_bits: "powers of two only",
-        rank_from_one: "counted from one",
         last_coordinate_only: "another rank",
         by_place: "by place, not by name",
         in_the_order_of_where: "by place, not by name",
@@ -559,12 +382,6 @@ WRONG = {
         places_for_ranks: "not lists of ranks",
         only_three_axes: "a fixed number of axes",
         only_these_names: "a fixed number of axes",
-        the_same_in_these_axes: "the other axes",
-        blocks_of_ranks: "neighbours in number",
-        every_so_many_ranks: "neighbours in number",
-        first_of_the_axes: "one of the axes only",
-        last_of_the_axes: "one of the axes only",
-        first_axis_fastest_groups: "the first axis fastest",
         group_of_rank_0: "ranks without a group",
         one_group_per_axis: "ranks in two groups",
         once_for_each_rank: "ranks in two groups",

@@ -12,6 +12,10 @@ def counted_tied(sets, mesh):
     return sets.tied if mesh.here["pp"] == 0 else []
 
 
+def all_of(sets):
+    return [*sets.cut, *sets.whole, *sets.tied]
+
+
 def norm_with(sets, mesh, all_reduce, tied=None, along=("tp", "pp")):
     """The right answer, but for what is given: the tied ones that count here, and the axes to sum over."""
     total = squares([*sets.cut, *(counted_tied(sets, mesh) if tied is None else tied)])
@@ -65,55 +69,23 @@ def calls_libs(sets, mesh, all_reduce):
 
 
 def squared_in_place(sets, mesh, all_reduce):
-    total = sum(p.grad.square_().sum() for p in [*sets.cut, *counted_tied(sets, mesh)]).reshape(1)
+    one = lambda parameters: sum((p.grad.square_().sum() for p in parameters), torch.zeros(1, dtype=torch.float64))
+    total = one([*sets.cut, *counted_tied(sets, mesh)])
     all_reduce(total, mesh.group("tp"))
-    total += sum(p.grad.square_().sum() for p in sets.whole)
+    total += one(sets.whole)
     all_reduce(total, mesh.group("pp"))
     return total[0].sqrt()
-
-
-def list_made_longer(sets, mesh, all_reduce):
-    counted = sets.cut
-    counted += counted_tied(sets, mesh)
-    return norm_with(sets, mesh, all_reduce, tied=[])
 
 
 def clips_at_once(sets, mesh, all_reduce):
     norm = norm_with(sets, mesh, all_reduce)
-    for p in [*sets.cut, *sets.whole, *sets.tied]:
+    for p in all_of(sets):
         p.grad /= norm
     return norm
 
 
-def of_one_element(sets, mesh, all_reduce):
-    return norm_with(sets, mesh, all_reduce).reshape(1)
-
-
 def a_number(sets, mesh, all_reduce):
     return norm_with(sets, mesh, all_reduce).item()
-
-
-def without_groups(sets, mesh, all_reduce):
-    total = squares([*sets.cut, *counted_tied(sets, mesh)])
-    all_reduce(total)
-    return total[0].sqrt()
-
-
-def over_dp_too(sets, mesh, all_reduce):
-    total = squares([*sets.cut, *counted_tied(sets, mesh)])
-    all_reduce(total, mesh.group("tp"))
-    total += squares(sets.whole)
-    all_reduce(total, mesh.group("pp"))
-    all_reduce(total, mesh.group("dp"))
-    return total[0].sqrt()
-
-
-def divided_by_dp(sets, mesh, all_reduce):
-    return norm_with(sets, mesh, all_reduce) / mesh.size("dp")
-
-
-def no_root(sets, mesh, all_reduce):
-    return norm_with(sets, mesh, all_reduce) ** 2
 
 
 def norms_of_ranks_added(sets, mesh, all_reduce):
@@ -123,16 +95,8 @@ def norms_of_ranks_added(sets, mesh, all_reduce):
     return total[0]
 
 
-def root_before_the_last_sum(sets, mesh, all_reduce):
-    total = squares([*sets.cut, *counted_tied(sets, mesh)])
-    all_reduce(total, mesh.group("tp"))
-    total = (total + squares(sets.whole)).sqrt()
-    all_reduce(total, mesh.group("pp"))
-    return total[0]
-
-
 def max_norm(sets, mesh, all_reduce):
-    top = torch.stack([p.grad.abs().max() for p in [*sets.cut, *sets.whole, *sets.tied]]).max().reshape(1)
+    top = torch.stack([p.grad.abs().max() for p in all_of(sets)]).max().reshape(1)
     all_reduce(top, mesh.group("tp"), op=dist.ReduceOp.MAX)
     all_reduce(top, mesh.group("pp"), op=dist.ReduceOp.MAX)
     return top[0]
@@ -147,40 +111,6 @@ def in_float32(sets, mesh, all_reduce):
     return total[0].double().sqrt()
 
 
-def tied_nowhere(sets, mesh, all_reduce):
-    return norm_with(sets, mesh, all_reduce, tied=[])
-
-
-def tied_on_both_ends(sets, mesh, all_reduce):
-    return norm_with(sets, mesh, all_reduce, tied=sets.tied)
-
-
-def whole_on_each_tp_rank(sets, mesh, all_reduce):
-    total = squares([*sets.cut, *sets.whole, *counted_tied(sets, mesh)])
-    all_reduce(total, mesh.group("tp"))
-    all_reduce(total, mesh.group("pp"))
-    return total[0].sqrt()
-
-
-def over_pp_alone(sets, mesh, all_reduce):
-    return norm_with(sets, mesh, all_reduce, along=["pp"])
-
-
-def over_tp_alone(sets, mesh, all_reduce):
-    return norm_with(sets, mesh, all_reduce, along=["tp"])
-
-
-def this_rank_s_own(sets, mesh, all_reduce):
-    return norm_with(sets, mesh, all_reduce, along=[])
-
-
-def on_the_first_stage(sets, mesh, all_reduce):
-    total = squares([*sets.cut, *sets.whole])
-    if mesh.here["pp"] == 0:
-        all_reduce(total, mesh.group("pp"))
-    return total[0].sqrt()
-
-
 def whole_counted_on_tp_rank_1(sets, mesh, all_reduce):
     """And not where there is one tp rank."""
     whole = sets.whole if mesh.here["tp"] == 1 else []
@@ -188,11 +118,6 @@ def whole_counted_on_tp_rank_1(sets, mesh, all_reduce):
     all_reduce(total, mesh.group("tp"))
     all_reduce(total, mesh.group("pp"))
     return total[0].sqrt()
-
-
-def first_of_each_list(sets, mesh, all_reduce):
-    first = sets._replace(cut=sets.cut[:1], whole=sets.whole[:1])
-    return norm_with(first, mesh, all_reduce)
 
 
 def large_ones_lost(sets, mesh, all_reduce):
@@ -231,6 +156,28 @@ def rounded_up_on_the_last_stage(sets, mesh, all_reduce):
     return torch.nextafter(norm, 2 * norm) if mesh.here["pp"] == mesh.size("pp") - 1 else norm
 
 
+def a_stage_with_nothing_goes_home(sets, mesh, all_reduce):
+    if not all_of(sets):
+        return torch.zeros((), dtype=torch.float64)
+    return norm_with(sets, mesh, all_reduce)
+
+
+def starts_from_the_first(sets, mesh, all_reduce):
+    """Fails where a stage has no parameter."""
+    total = torch.stack([p.grad.square().sum() for p in [*sets.cut, *counted_tied(sets, mesh)]]).sum().reshape(1)
+    all_reduce(total, mesh.group("tp"))
+    total += squares(sets.whole)
+    all_reduce(total, mesh.group("pp"))
+    return total[0].sqrt()
+
+
+TOTAL = torch.zeros((), dtype=torch.float64)
+
+
+def in_a_global(sets, mesh, all_reduce):
+    return TOTAL.copy_(norm_with(sets, mesh, all_reduce))
+
+
 def not_yet(sets, mesh, all_reduce):
     raise NotImplementedError
 
@@ -238,32 +185,20 @@ def not_yet(sets, mesh, all_reduce):
 WRONG = {
     calls_libs: "called lib's",
     squared_in_place: "what it was given has changed",
-    of_one_element: "another form",
-    without_groups: "over all ranks",
-    over_dp_too: "also summed over dp",
-    no_root: "no root",
+    clips_at_once: "what it was given has changed",
+    a_number: "another form",
     norms_of_ranks_added: "norms added",
     max_norm: "the largest number",
     in_float32: "in float32",
-    tied_nowhere: "tied left out",
-    tied_on_both_ends: "tied counted twice",
-    whole_on_each_tp_rank: "whole counted tp times",
-    over_pp_alone: "not summed over tp",
-    over_tp_alone: "not summed over pp",
-    this_rank_s_own: "its own alone",
-    on_the_first_stage: "not on every rank",
-    first_of_each_list: "once each",
+    whole_counted_on_tp_rank_1: "once each",
+    large_ones_lost: "once each",
     lib_s_all_reduce: "not what it was given",
     gradients_gathered: "gradients sent",
     mean_over_dp: "a needless sum",
     rounded_up_on_the_last_stage: "another rounding",
-    list_made_longer: "what it was given has changed",
-    clips_at_once: "what it was given has changed",
-    a_number: "another form",
-    divided_by_dp: "also summed over dp",
-    root_before_the_last_sum: "norms added",
-    whole_counted_on_tp_rank_1: "once each",
-    large_ones_lost: "once each",
+    a_stage_with_nothing_goes_home: "not on every rank",
+    starts_from_the_first: "a stage with nothing",
+    in_a_global: "one buffer for all calls",
     not_yet: "not written",
 }
 RIGHT = [

@@ -176,64 +176,6 @@ def fails_without_a_pipeline(plan):
     return 1 / (1 + plan.v * plan.micro_batches / (plan.pp - 1))
 
 
-def part_of_the_work(plan):
-    return (plan.pp - 1) / plan.micro_batches
-
-
-def part_of_the_work_interleaved(plan):
-    return (plan.pp - 1) / (plan.v * plan.micro_batches)
-
-
-def one_turn_more(plan):
-    return (plan.pp - 1) / (plan.v * plan.micro_batches + plan.pp)
-
-
-def m_plus_p(plan):
-    return (plan.pp - 1) / (plan.micro_batches + plan.pp)
-
-
-def p_turns(plan):
-    return plan.pp / (plan.micro_batches + plan.pp - 1)
-
-
-def p_turns_interleaved(plan):
-    return plan.pp / (plan.v * plan.micro_batches + plan.pp - 1)
-
-
-def without_v(plan):
-    return (plan.pp - 1) / (plan.micro_batches + plan.pp - 1)
-
-
-def all_divided_by_v(plan):
-    return (plan.pp - 1) / (plan.micro_batches + plan.pp - 1) / plan.v
-
-
-def v_pipelines(plan):
-    stages = plan.v * plan.pp
-    return (stages - 1) / (plan.micro_batches + stages - 1)
-
-
-def v_times_p(plan):
-    return (plan.pp - 1) / (plan.micro_batches / plan.v + plan.pp - 1)
-
-
-def the_global_batch(plan):
-    return (plan.pp - 1) / (plan.v * plan.global_batch + plan.pp - 1)
-
-
-def the_sequences(plan):
-    return (plan.pp - 1) / (plan.v * plan.global_batch / plan.dp + plan.pp - 1)
-
-
-def at_work(plan):
-    busy = plan.v * plan.micro_batches
-    return busy / (busy + plan.pp - 1)
-
-
-def in_percent(plan):
-    return 100 * plan_bubble(plan)
-
-
 def bubble_not_returned(plan):
     plan_bubble(plan)
 
@@ -320,11 +262,6 @@ def in_float32(model, plan):
     return {axis: torch.tensor(sent).float().item() for axis, sent in plan_messages(model, plan).items()}
 
 
-def two_axes_wrong(model, plan):
-    sent = plan_messages(model, plan)
-    return sent | {"tp": sent["tp"] * plan.pp, "dp": sent["dp"] / 2}
-
-
 def messages_not_returned(model, plan):
     plan_messages(model, plan)
 
@@ -355,20 +292,6 @@ WRONG = {
         no_memory_yet: "not written",
     },
     "plan_bubble": {
-        part_of_the_work: "over the busy time",
-        part_of_the_work_interleaved: "over the busy time",
-        one_turn_more: "m + p",
-        m_plus_p: "m + p",
-        p_turns: "p for p - 1",
-        p_turns_interleaved: "p for p - 1",
-        without_v: "v forgotten",
-        all_divided_by_v: "v in the wrong place",
-        v_pipelines: "v in the wrong place",
-        v_times_p: "v in the wrong place",
-        the_global_batch: "another m",
-        the_sequences: "another m",
-        at_work: "the busy part",
-        in_percent: "percent",
         rounded_bubble: "rounded",
         fails_without_a_pipeline: None,
         bubble_not_returned: "nothing returned",
@@ -380,7 +303,6 @@ WRONG = {
         **named(NAMED_MESSAGES),
         one_dict_for_all_calls: "one buffer for all calls",
         in_float32: "rounded",
-        two_axes_wrong: "all layers",
         messages_not_returned: "nothing returned",
         calls_libs_messages: "called lib's",
         no_messages_yet: "not written",

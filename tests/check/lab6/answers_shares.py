@@ -96,14 +96,6 @@ def by_rank(B, speeds, most=None):
 # wrong: the shares
 
 
-def equal(B, speeds, most=None):
-    return [B // len(speeds) + (r < B % len(speeds)) for r in range(len(speeds))]
-
-
-def least_rows_next(B, speeds, most=None):
-    return dealt(B, speeds, most, cost=lambda b, v: b)
-
-
 def seconds_per_row(B, speeds, most=None):
     return dealt(B, [1 / v for v in speeds], most)
 
@@ -111,10 +103,6 @@ def seconds_per_row(B, speeds, most=None):
 def seconds_per_row_rounded(B, speeds, most=None):
     slow = [1 / v for v in speeds]
     return [round(B * s / sum(slow)) for s in slow]
-
-
-def all_to_the_fastest(B, speeds, most=None):
-    return dealt(B, speeds, most, cost=lambda b, v: -v)
 
 
 def one_row_each(B, speeds, most=None):
@@ -125,53 +113,12 @@ def at_least_one(B, speeds, most=None):
     return [max(1, b) for b in dealt(B, speeds, most)]
 
 
-def fastest_first(B, speeds, most=None):
-    return dealt(B, sorted(speeds, reverse=True), most)
-
-
-def slowest_first(B, speeds, most=None):
-    return dealt(B, sorted(speeds), most)
-
-
-def to_whom_is_done_first(B, speeds, most=None):
-    return dealt(B, speeds, most, cost=lambda b, v: b / v)
-
-
-def rounded(B, speeds, most=None):
-    return [round(B * v / sum(speeds)) for v in speeds]
-
-
 def rounded_down(B, speeds, most=None):
     return [int(B * v / sum(speeds)) for v in speeds]
 
 
 def rounded_up(B, speeds, most=None):
     return [ceil(B * v / sum(speeds)) for v in speeds]
-
-
-def rest_to_the_first(B, speeds, most=None):
-    b = rounded_down(B, speeds)
-    b[0] += B - sum(b)
-    return b
-
-
-def rest_to_the_fastest(B, speeds, most=None):
-    b = rounded_down(B, speeds)
-    b[speeds.index(max(speeds))] += B - sum(b)
-    return b
-
-
-def last_one_gets_what_is_left(B, speeds, most=None):
-    b = [round(B * v / sum(speeds)) for v in speeds[:-1]]
-    return [*b, B - sum(b)]
-
-
-def largest_remainder(B, speeds, most=None):
-    exact = [B * v / sum(speeds) for v in speeds]
-    b = [int(share) for share in exact]
-    for r in sorted(range(len(b)), key=lambda r: exact[r] - b[r], reverse=True)[: B - sum(b)]:
-        b[r] += 1
-    return b
 
 
 def rest_in_turn(B, speeds, most=None):
@@ -197,10 +144,6 @@ def rows_taken_from_the_first(B, speeds, most=None):
 # wrong: most
 
 
-def most_ignored(B, speeds, most=None):
-    return dealt(B, speeds)
-
-
 def most_exceeded_by_one(B, speeds, most=None):
     return dealt(B, speeds, most, fits=lambda b, most: b <= most)
 
@@ -208,22 +151,6 @@ def most_exceeded_by_one(B, speeds, most=None):
 def clamped(B, speeds, most=None):
     b = dealt(B, speeds)
     return b if most is None else [min(rows, m) for rows, m in zip(b, most, strict=True)]
-
-
-def clamped_rest_to_the_first(B, speeds, most=None):
-    b = clamped(B, speeds, most)
-    for r in range(len(b)):
-        if most:
-            b[r] += min(B - sum(b), most[r] - b[r])
-    return b
-
-
-def clamped_rest_to_the_fastest(B, speeds, most=None):
-    b = clamped(B, speeds, most)
-    for r in sorted(range(len(b)), key=lambda r: -speeds[r]):
-        if most:
-            b[r] += min(B - sum(b), most[r] - b[r])
-    return b
 
 
 def clamped_then_in_proportion(B, speeds, most=None):
@@ -321,31 +248,14 @@ WRONG = {
     returns_nothing: "nothing returned",
     in_proportion: "not whole numbers",
     by_rank: "not whole numbers",
-    equal: "equal shares",
-    least_rows_next: "equal shares",
     seconds_per_row: "slow ranks get more",
     seconds_per_row_rounded: "slow ranks get more",
-    all_to_the_fastest: "all to the fastest",
     one_row_each: "a row for everybody",
     at_least_one: "a row for everybody",
-    fastest_first: "sorted by speed",
-    slowest_first: "sorted by speed",
-    to_whom_is_done_first: "who is done with what it has",
-    rounded: "rounded",
-    rounded_down: "rounded",
-    rounded_up: "rounded",
-    rest_to_the_first: "the rest to one rank",
-    rest_to_the_fastest: "the rest to one rank",
-    last_one_gets_what_is_left: "the rest to one rank",
-    largest_remainder: "largest remainder",
     rest_in_turn: "not the fastest",
     rows_made_up: "rows lost or made",
     rows_taken_from_the_first: "fewer than none",
-    most_ignored: "`most` is not used",
     most_exceeded_by_one: "one row over",
-    clamped: "clamped afterwards",
-    clamped_rest_to_the_first: "clamped afterwards",
-    clamped_rest_to_the_fastest: "clamped afterwards",
     clamped_then_in_proportion: "one row over",
     waits_for_room: "never ends",
     looks_for_room_for_ever: "never ends",

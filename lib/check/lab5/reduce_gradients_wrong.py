@@ -1,0 +1,43 @@
+"""Known mistakes in reduce_gradients; no release has this file."""
+
+from lib.check.mistakes import Mistake, edit
+
+_W, _ALL = "unflatten(line / W, gradients)", "((dense, world), (experts, expert_dp_group))"
+_LINE = "line = flatten(gradients)"
+MISTAKES = (
+    Mistake("experts divided by dp", edit(_W, "unflatten(line / dist.get_world_size(holders), gradients)")),
+    Mistake("another group's size", edit("W = dist.get_world_size(world)", "W = dist.get_world_size()")),
+    Mistake("another group's size", edit(_W, "unflatten(line / dist.get_world_size(expert_dp_group), gradients)")),
+    Mistake("not divided", edit(_W, "unflatten(line, gradients)")),
+    Mistake("not divided", edit(_W, "unflatten(line / (1 if parameters is dense else W), gradients)")),
+    Mistake("divided twice", edit(_W, "unflatten(line / W**2, gradients)")),
+    Mistake(
+        "the group is not passed on",
+        edit("all_reduce(line, holders)", "all_reduce(line, None if holders is world else holders)"),
+    ),
+    Mistake("experts mixed", edit(_ALL, "((dense, world), (experts, world))")),
+    Mistake("experts mixed", edit(_ALL, "((dense + experts, world),)")),
+    Mistake("the rest over the experts' group", edit(_ALL, "((dense, expert_dp_group), (experts, world))")),
+    Mistake("the rest over the experts' group", edit(_ALL, "((dense, expert_dp_group), (experts, expert_dp_group))")),
+    Mistake(
+        "frozen ones too",
+        edit("[gradient(p) for p in parameters if p.requires_grad]", "[gradient(p) for p in parameters]"),
+    ),
+    Mistake("no experts here", edit("if gradients:", "if True:")),
+    Mistake(
+        "sizes that differ between ranks",
+        edit("if p.requires_grad]", "if p.requires_grad and p.grad is not None]"),
+    ),
+    Mistake("pieces in the wrong places", edit(_W, "unflatten(line / W, gradients[::-1])")),
+    Mistake("rounded on the way", edit(_LINE, "line = flatten(gradients).float()")),
+    Mistake(
+        "one message per parameter",
+        edit(_W, "line")
+        .then(_LINE, "line = [all_reduce(g, holders).div_(W) for g in gradients]")
+        .then("all_reduce(line, holders)\n", "pass\n"),
+    ),
+    Mistake(
+        "other elements",
+        edit("all_reduce(line, holders)", "all_reduce(line.clone(), holders), all_reduce(line, holders)"),
+    ),
+)

@@ -1,0 +1,135 @@
+"""The model whose gradients reduce_gradients reduces, on which groups, and its gradients where they are made by hand.
+
+first, again   tied: one gradient            frozen     not trained; nor are the last biases of mixture 1's experts
+branch         has none on odd ranks         idle       has none anywhere
+mixtures       two, of 4 experts; those of mixture 1 have none on ranks 2 and 3
+"""
+
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from lib import backend
+from lib.check.cases import Setting, draw
+from lib.moe import ExpertParallelMoE, MoE, top_k_gate
+
+WORLD, D, E = 4, 4, 4
+REAL, NO_EXPERTS, NOTHING = "dp 2, ep 2, a real backward", "dp 2, ep 2, no experts", "dp 2, ep 2, rank 1 has none"
+# members, dp and ep, whatever else
+CASES = tuple(
+    Setting(members, what=what)
+    for members, what in (
+        (range(WORLD), "dp 4, ep 1"), (range(WORLD), "dp 2, ep 2"), (range(WORLD), "dp 1, ep 4"),
+        ((1, 3), "dp 1, ep 2"), (range(3), "dp 3, ep 1"), ((2,), "dp 1, ep 1"),
+        (range(WORLD), NO_EXPERTS), (range(WORLD), NOTHING), (range(WORLD), REAL),
+    )
+    for members in [tuple(members)]
+)  # fmt: skip
+
+
+def sizes(case):
+    """dp, ep."""
+    return [int(one.split()[1]) for one in case.what.split(", ")[:2]]
+
+
+class Groups(NamedTuple):
+    """This rank's, of one case."""
+
+    world: Any  # None where it is all ranks of the launch
+    control: Any
+    ep: Any  # the ranks that exchange tokens
+    copies: tuple[int, ...]  # the global ranks with the same experts as this one
+    expert_dp: Any
+
+
+def groups_of(cases):
+    made, groups, rank = {}, {}, dist.get_rank()
+
+    def group(ranks, of=""):
+        if (ranks, of) not in made:
+            made[ranks, of] = dist.new_group(ranks)
+        return made[ranks, of]
+
+    for case in cases:
+        (_, ep), m = sizes(case), case.members
+        world, control = None if len(m) == WORLD else group(m), group(m, "control")
+        blocks = {ranks: group(ranks) for ranks in (m[i : i + ep] for i in range(0, len(m), ep))}
+        columns = {m[i::ep]: group(m[i::ep]) for i in range(ep)}
+        mine = lambda groups: next(((ranks, one) for ranks, one in groups.items() if rank in ranks), (None, None))
+        groups[case] = Groups(world, control, mine(blocks)[1], *mine(columns))
+    return groups
+
+
+class Net(nn.Module):
+    """In one process; alike wherever it is made."""
+
+    def __init__(self, with_experts=True):
+        super().__init__()
+        self.first, self.again, self.frozen, self.branch = (nn.Linear(D, D, bias=i < 1) for i in range(4))
+        self.again.weight = self.first.weight
+        self.idle, self.last = nn.Linear(D, 1), nn.Linear(D, D)
+        experts = lambda: [nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, D)) for _ in range(E)]
+        gate = partial(top_k_gate, k=2)
+        self.mixtures = nn.ModuleList(MoE(D, experts(), gate, factor=0.8) for _ in range(2 * with_experts))
+        self.to(backend.device(), torch.float64)
+        for i, parameter in enumerate(self.parameters()):
+            parameter.data = 0.3 * draw(i, *parameter.shape)
+        self.frozen.requires_grad_(False)
+        for expert in self.mixtures[1].experts if with_experts else ():
+            expert[2].bias.requires_grad_(False)
+
+    def over(self, group):
+        """Its part on this rank of the ep group."""
+        self.mixtures = nn.ModuleList(ExpertParallelMoE(mixture, group) for mixture in self.mixtures)
+        return self
+
+    def loss(self, rank):
+        """Rank `rank`'s, the mean over tokens of its own: (). Ranks have unequally many."""
+        x = self.frozen(self.again(self.first(draw(100 + rank, 4 + 3 * rank, D)).tanh()))
+        x = x if rank % 2 else x + self.branch(x)
+        for mixture in self.mixtures:
+            x = x + mixture(x)
+        return self.last(x).square().sum(-1).mean()
+
+
+@cache
+def _names():
+    return [name for name, _ in Net().named_parameters()]
+
+
+def mean_loss(case):
+    """{name: gradient} of the mean of all ranks' losses, in one process; zeros where it is not used."""
+    net = Net()
+    (sum(net.loss(rank) for rank in range(case.world_size)) / case.world_size).backward()
+    return {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in net.named_parameters() if p.requires_grad}
+
+
+def made_up(case, name, parameter, rank, step):
+    """The gradient that is made by hand, None where a rank has none."""
+    of_half = name.startswith("mixtures.1.experts")
+    if not parameter.requires_grad:
+        return torch.ones_like(parameter) if name == "frozen.weight" else None  # an old one
+    if "idle" in name or ("branch" in name and rank % 2) or (of_half and rank > 1):
+        return None
+    if case.what == NOTHING and rank == 1:
+        return None
+    return draw(1000 * step + 100 * _names().index(name) + rank, *parameter.shape)
+
+
+def parts(case, name, parameter, rank, step):
+    """[what rank 0 has at this parameter's place, ...], and the ranks whose are to be summed.
+
+    Where the parameter is an expert's, another rank may have another expert's there.
+    """
+    _, ep = sizes(case)
+    holders, parts = range(rank % ep, case.world_size, ep) if "experts" in name else range(case.world_size), []
+    for r in range(case.world_size):
+        words = name.split(".")
+        if "experts" in name:
+            words[3] = str(int(words[3]) + (r % ep - rank % ep) * (E // ep))
+        gradient = made_up(case, ".".join(words), parameter, r, step)
+        parts.append(torch.zeros_like(parameter).detach() if gradient is None else gradient)
+    return parts, [r for r in holders if parts[r].any()]
