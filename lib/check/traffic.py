@@ -5,6 +5,7 @@ only_calls         by the records of `comm.Recorder`: the calls of what the answ
 """
 
 from lib.check.cases import seen
+from lib.check.claims import each
 from lib.check.exercise import Problem
 from lib.check.explain import who
 
@@ -115,3 +116,8 @@ def _beside(run, case, where, rank, record, phases, section):
 
 def _listed(calls):
     return "; ".join(f"{op} of {n} elements{f' ({phase})' if phase else ''}" for op, phase, n in calls) or "nothing"
+
+
+def fitting(cases):
+    """A judge: the ranks' calls fit together, and are for the group. Where they do not, wrong values tell little."""
+    return each(cases, lambda case, rank, record: _astray(f"{case.name}: {case.rank(rank)}", case, record))
