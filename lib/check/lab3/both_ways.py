@@ -74,58 +74,66 @@ def measure(fn, libs, cases, make, start, build=None):
     held = []
 
     def one(case, groups):
-        group, control, pair = groups
-        rank = case.members.index(dist.get_rank())
-        settings, of = [make(case, rank)], [group]
-        if case.what == AT_ONCE:
-            members = next(ranks for ranks in PAIRS if dist.get_rank() in ranks)
-            beside = replace(case, members=members, n=LARGER * case.n)
-            settings, of = [*settings, make(beside, members.index(dist.get_rank()))], [group, pair]
-        recorder = comm.Recorder(control, [case.members, *PAIRS] if case.what == AT_ONCE else [case.members])
-        before = [{name: t.detach().clone() for name, t in one.arguments.items()} for one in settings]
+        rank, control = case.members.index(dist.get_rank()), groups[1]
+        calls = _calls(case, rank, make, groups)
+        recorder = comm.Recorder(control, [case.members, *PAIRS] if len(calls) > 1 else [case.members])
+        before = [{name: t.detach().clone() for name, t in setting.arguments.items()} for _, setting, _ in calls]
         record = dict.fromkeys(("forward", "backward", "after")) | {"changed": [], "shared": [], "kept": True}
 
-        def run():
-            given = [(fn, setting, g, recorder) for setting, g in zip(settings, of, strict=True)]
-            for args in given if build else ():
-                build(*args)
-            return [start(*args) for args in given]
+        def forward():
+            args = [(fn, setting, group, recorder) for _, setting, group in calls]
+            for each_call in args if build else ():
+                build(*each_call)
+            return [start(*each_call) for each_call in args]
 
         with noting_calls(libs) as used:
-            returned = _run(case, recorder, "forward", run)
-        where = [f"{case.name}{second}: {case.rank(rank)}" for second in ("", ", the second")]
-        outputs = []
-        for at, setting, out in zip(where, settings, returned or (), strict=False):
-            outputs.append(out if isinstance(out, Problem) else setting.read(out))
-            record["forward"] = record["forward"] or _wrong_outputs(at, setting, outputs[-1])
+            returned = _run(case, recorder, "forward", forward) or ()
+        outputs = [
+            out if isinstance(out, Problem) else call[1].read(out) for call, out in zip(calls, returned, strict=False)
+        ]
+        record["forward"] = _first(_wrong_outputs(*call[:2], ys) for call, ys in zip(calls, outputs, strict=False))
         if used:
-            record["forward"] = Problem(
-                "built-in", f"{where[0]}: the answer calls lib's {libs.__qualname__.split('.')[0]}"
-            )
-        right = record["forward"] is None and recorder.clash is None and recorder.stray is None
-        record["ok"] = recorder.agreed(right)
+            text = f"{case.name}: the answer calls lib's {libs.__qualname__.split('.')[0]}"
+            record["forward"] = Problem("built-in", text)
+        fits = lambda: recorder.clash is None and recorder.stray is None
+        record["ok"] = recorder.agreed(record["forward"] is None and fits())
         if record["ok"]:
-            losses = [one.loss(ys) for one, ys in zip(settings, outputs, strict=True) if one.outputs]
+            losses = [setting.loss(ys) for (_, setting, _), ys in zip(calls, outputs, strict=True) if setting.outputs]
             _run(case, recorder, "backward", lambda: [loss.backward() for loss in losses])
-            wrong = (_wrong_gradient(*both) for both in zip(where, settings, strict=False))
-            record["backward"] = None if recorder.clash else next(filter(None, wrong), None)
-            record["ok"] = record["backward"] is None and recorder.clash is None and recorder.stray is None
+            record["backward"] = None if recorder.clash else _first(_wrong_gradient(*call[:2]) for call in calls)
+            record["ok"] = record["backward"] is None and fits()
             held.extend((record, y, y.detach().clone()) for ys in outputs for y in ys)
-        for setting, old, ys in zip(settings, before, outputs, strict=False):
-            record["changed"] += [name for name, t in setting.arguments.items() if not torch.equal(t, old[name])]
+        for (_, setting, _), old, ys in zip(calls, before, outputs, strict=False):
             results = () if isinstance(ys, Problem) else ys
+            record["changed"] += [name for name, t in setting.arguments.items() if not torch.equal(t, old[name])]
             record["shared"] += [n for n, t in setting.arguments.items() if any(shares_memory(y, t) for y in results)]
-        if record["ok"]:
-            record["after"] = settings[0].after()
-        record |= recorder.record() | {
-            "calls": [call for call in recorder.calls if call.elements and len(call.ranks) > 1]
-        }
-        return _with_case(record, case, rank)
+        record["after"] = _first(setting.after() for _, setting, _ in calls) if record["ok"] else None
+        for problem in filter(None, (record["forward"], record["backward"], record["after"])):
+            problem.facts = {"case": case, "rank": rank} | problem.facts
+            problem.trace = problem.trace and [case.name, *problem.trace]
+        sent = [call for call in recorder.calls if call.elements and len(call.ranks) > 1]
+        record |= recorder.record() | {"calls": sent}
+        return record
 
     records = in_step(cases, _groups, one, wire=dist.new_group())
     for record, y, before in held:
         record["kept"] = record["kept"] and torch.equal(y, before)
     return records
+
+
+def _first(problems):
+    return next(filter(None, problems), None)
+
+
+def _calls(case, rank, make, groups):
+    """[(where, in words; Setting; group), ...] of one call, or of two at once."""
+    group, _, pair = groups
+    calls = [(f"{case.name}: {case.rank(rank)}", make(case, rank), group)]
+    if case.what == AT_ONCE:
+        ranks = next(ranks for ranks in PAIRS if dist.get_rank() in ranks)
+        setting = make(replace(case, members=ranks, n=LARGER * case.n), ranks.index(dist.get_rank()))
+        calls.append((f"{case.name}, the second: {case.rank(rank)}", setting, pair))
+    return calls
 
 
 def _groups(cases):
@@ -141,14 +149,6 @@ def _run(case, recorder, phase, run):
         ledger.mark("")
     recorder.end()
     return out
-
-
-def _with_case(record, case, rank):
-    for problem in (record["forward"], record["backward"], record["after"]):
-        if problem:
-            problem.facts = {"case": case, "rank": rank} | problem.facts
-            problem.trace = problem.trace and [case.name, *problem.trace]
-    return record
 
 
 def _wrong_outputs(where, setting, outputs):
@@ -214,11 +214,6 @@ def once(phase):
         return [("all_reduce", phase, n) for n in sizes if n and case.world_size > 1]
 
     return expected
-
-
-def of(name):
-    """For hints: is a tensor of this name wrong?"""
-    return s.both(s.kind("value", "form"), s.fact("of", name))
 
 
 def larger(p):

@@ -14,7 +14,6 @@ from lib.check.cases import Case, draw
 from lib.check.claims import claim, left_alone, new
 from lib.check.exercise import Bundle, Exercise, Hint
 from lib.check.lab3 import both_ways as ways
-from lib.check.mistakes import Mistake, edit
 from lib.check.traffic import only_calls
 from lib.tensor_parallel import mappings
 
@@ -146,7 +145,7 @@ REDUCE_FROM_GROUP = Exercise(
         *COMMON,
         Hint(
             "gathered",
-            s.both(ways.of("y"), ways.larger),
+            s.both(s.fact("of", "y"), ways.larger),
             "the ranks' tensors are terms of one sum, each as large as the result. They are added, not joined.",
         ),
         *LAST,
@@ -155,6 +154,8 @@ REDUCE_FROM_GROUP = Exercise(
 EXERCISE = Bundle("f_and_g", (COPY_TO_GROUP, REDUCE_FROM_GROUP))
 
 ### BEGIN MISTAKES
+from lib.check.mistakes import Mistake, edit  # noqa: E402
+
 F_FORWARD, F_BACKWARD = "x.view_as(x)", "return reduce_from_group(dy, *ctx.how)"
 G_FORWARD, G_BACKWARD = "        return total\n", "return copy_to_group(dy, *ctx.how)"
 KEPT = "ctx.how = group, all_reduce\n        return x.view"

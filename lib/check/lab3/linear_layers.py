@@ -17,7 +17,6 @@ from lib.check.cases import Case, draw, form_of
 from lib.check.claims import claim, kept, left_alone
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.lab3 import both_ways as ways
-from lib.check.mistakes import Mistake, edit
 from lib.check.traffic import fitting, only_calls
 from lib.tensor_parallel import linear, mappings
 
@@ -203,6 +202,8 @@ ROW_PARALLEL = Exercise(
 EXERCISE = Bundle("linear_layers", (COLUMN_PARALLEL, ROW_PARALLEL))
 
 ### BEGIN MISTAKES
+from lib.check.mistakes import Mistake, edit  # noqa: E402
+
 COLUMNS, PRODUCT, ADDED = (
     "F.linear(x, linear.weight, linear.bias)",
     "F.linear(x, linear.weight)",
