@@ -2,6 +2,7 @@
 
 elements, ring     by the ranks' books: what p2p sent, in group ranks
 only_calls         by the records of `comm.Recorder`: the calls of what the answer was given, and nothing beside
+fitting            by the same: the ranks' calls fit together, and are for the group
 """
 
 from lib.check.cases import seen
