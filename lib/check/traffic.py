@@ -2,9 +2,11 @@
 
 elements, ring     by the ranks' books: what p2p sent, in group ranks
 only_calls         by the records of `comm.Recorder`: the calls of what the answer was given, and nothing beside
+fitting            by the same: the ranks' calls fit together, and are for the group
 """
 
 from lib.check.cases import seen
+from lib.check.claims import each
 from lib.check.exercise import Problem
 from lib.check.explain import who
 
@@ -138,3 +140,8 @@ def beside(run, case, where, rank, record, phases=("",), section=None):
 
 def _listed(calls):
     return "; ".join(f"{op} of {n} elements{f' ({phase})' if phase else ''}" for op, phase, n in calls) or "nothing"
+
+
+def fitting(cases):
+    """A judge: the ranks' calls fit together, and are for the group. Where they do not, wrong values tell little."""
+    return each(cases, lambda case, rank, record: _astray(f"{case.name}: {case.rank(rank)}", case, record))

@@ -7,122 +7,186 @@ In the case "beside a residual" x has a second use, loss_r = sum of w_r (y + x):
 both uses, and whoever sums into it has changed the other's.
 """
 
-import torch
+from functools import partial
 
-from lib.check.framework import Bundle, Claim, Exercise, Problem
-from lib.check.lab1.calls import noting_calls
-from lib.check.lab3.compare import multiples, wrong
-from lib.check.lab3.f_and_g_hints import COPY_HINTS, REDUCE_HINTS
-from lib.check.lab3.given import MAY_CALL, Given, only_these
-from lib.check.lab3.groups import GROUPS, GROUPS_SAY, WORLD, Case, agreed, backward, draw, forward, found, measured
+from lib.check import symptoms as s
+from lib.check.cases import Case, draw
+from lib.check.claims import claim, left_alone, new
+from lib.check.exercise import Bundle, Exercise, Hint
+from lib.check.lab3 import both_ways as ways
+from lib.check.traffic import only_calls
 from lib.tensor_parallel import mappings
 
-SHAPE = (2, 3, 4)
-N_ELEMENTS = 24
-RESIDUAL, TRANSPOSED = "beside a residual", "transposed"
-OWN = "this rank's own part"
+RESIDUAL, TRANSPOSED, NOTHING = "beside a residual", "transposed", "rank 0 has zeros"
+COPY_CASES, REDUCE_CASES = (
+    (*(Case(ranks, 24) for ranks in ways.GROUPS), *(Case(ways.ALL, 24, what=what) for what in whats), Case(ways.ALL, 0))
+    for whats in ((RESIDUAL, TRANSPOSED, NOTHING, ways.AT_ONCE), (TRANSPOSED, NOTHING, ways.AT_ONCE))
+)
 
 
-def _cases(name, *more):
-    return [*(Case(name, members) for members in GROUPS), *(Case(name, GROUPS[2], what) for what in more)]
-
-
-COPY_CASES = _cases("copy_to_group", RESIDUAL, TRANSPOSED)
-REDUCE_CASES = _cases("reduce_from_group", TRANSPOSED)
-
-
-def _measure(cases, lib_function, data, fn):
-    """data(case, rank) -> (x, the loss's weights, y expected, x.grad expected, {words: y}, {words: x.grad})."""
-
-    def one(case, rank, group, wire):
-        x, w, want_y, want_dx, known_y, known_dx = data(case, rank)
-        where, given = f"{case.where}: {case.rank(rank)}", Given(group)
-        record = {"calls": given.calls, "problem": None, "touched": None}
-        leaf, turned = x.clone().requires_grad_(), case.what == TRANSPOSED
-        with noting_calls(lib_function) as calls:
-            y = forward(case, fn, leaf.transpose(0, 2) if turned else leaf, group, given)
-        if calls:
-            record["problem"] = Problem("built-in", f"{where}: the answer calls lib's {lib_function.__name__}")
-        else:
-            record["problem"] = given.wrong_group(where) or wrong(
-                f"{where}: y", y.transpose(0, 2) if turned and _is_like(y, leaf) else y, want_y, known_y
-            )
-        if not torch.equal(leaf.detach(), x):
-            record["touched"] = Problem("touched", f"{where}: x itself has changed, the tensor that was given")
-        if record["problem"] is None and not y.requires_grad:
-            record["problem"] = Problem(
-                "no graph", f"{where}: y has no gradient: autograd does not know how it was made"
-            )
-        record["ok"] = agreed(record["problem"] is None, wire)
-        if not record["ok"]:
-            return record
-        given.way = "backward"
-        y = y.transpose(0, 2) if turned else y
-        backward(case, ((y + leaf if case.what == RESIDUAL else y) * w).sum())
-        record["problem"] = given.wrong_group(where) or wrong(f"{where}: x.grad", leaf.grad, want_dx, known_dx)
-        record["ok"] = record["problem"] is None
-        return record
-
-    return measured(cases, one)
-
-
-def _is_like(y, x):
-    return torch.is_tensor(y) and y.dim() == x.dim()
+def _drawn(case, rank):
+    """x or w, alike on all ranks; each rank's part; and how x is given: (n/12, 3, 4), or transposed."""
+    shape = case.n // 12, 3, 4
+    parts = [draw(ways.seed(case) + 1 + r, *shape) for r in range(case.world_size)]
+    if case.what == NOTHING:
+        parts[0].zero_()
+    return draw(ways.seed(case), *shape), parts, lambda t: t.transpose(0, 2) if case.what == TRANSPOSED else t
 
 
 def _of_f(case, rank):
-    N, x = case.world_size, draw(0, *SHAPE)
-    parts = [draw(1 + r, *SHAPE) for r in range(N)]
-    total, own = sum(parts), parts[rank]
-    known = {OWN: own, "zeros": 0 * own, **multiples(total, N)}
-    if case.what == RESIDUAL:
-        known = {"the sum, twice": 2 * total, "twice this rank's own part": 2 * own}
-    return x, own, x, total + own if case.what == RESIDUAL else total, multiples(x, N), known
+    x, parts, turned = _drawn(case, rank)
+    x, own, again = x.requires_grad_(), parts[rank], case.what == RESIDUAL
+    return ways.Setting(
+        given=turned(x),
+        arguments={"x": x},
+        outputs={"y": turned(x.detach().clone())},
+        loss=lambda ys: ((turned(ys[0]) + x if again else turned(ys[0])) * own).sum(),
+        gradients={"x": sum(parts) + own if again else sum(parts)},
+        terms={"x.grad": parts},
+    )
 
 
 def _of_g(case, rank):
-    N, w = case.world_size, draw(0, *SHAPE)
-    parts = [draw(1 + r, *SHAPE) for r in range(N)]
-    total, own = sum(parts), parts[rank]
-    side_by_side = {f"all parts side by side on dim {dim}": torch.cat(parts, dim) for dim in range(3)}
-    known = {OWN: own, **side_by_side, "all parts stacked": torch.stack(parts), **multiples(total, N)}
-    return own, w, total, w, known if N > 1 else {}, {"zeros": 0 * w, **multiples(w, N)}
+    w, parts, turned = _drawn(case, rank)
+    x = parts[rank].clone().requires_grad_()
+    return ways.Setting(
+        given=turned(x),
+        arguments={"x": x},
+        outputs={"y": turned(sum(parts))},
+        loss=lambda ys: (turned(ys[0]) * w).sum(),
+        gradients={"x": w},
+        terms={"y": list(map(turned, parts))},
+    )
 
 
-def _measure_f(fn):
-    return _measure(COPY_CASES, mappings.copy_to_group, _of_f, fn)
+def _start(fn, setting, group, recorder):
+    return fn(setting.given, group, ways.in_place(recorder))
 
 
-def _measure_g(fn):
-    return _measure(REDUCE_CASES, mappings.reduce_from_group, _of_g, fn)
-
+COMMON = (
+    Hint(
+        "called lib's",
+        s.kind("built-in"),
+        "write it yourself: a torch.autograd.Function with a forward and a backward of your own.",
+    ),
+    s.NO_GROUP, s.NOT_ALL_RANKS,
+    Hint(
+        "what all_reduce returns",
+        s.refused("None"),
+        "all_reduce(tensor, group) sums in place, and need not return anything: go on with the tensor that you gave "
+        "it.",
+    ),
+    s.RETURNED_NONE, s.NARROW, s.WRONG_DTYPE,
+    Hint(
+        "no gradient",
+        s.NO_GRAPH.fits,
+        "what all_reduce does is unknown to autograd, and detach() cuts the graph. A torch.autograd.Function says what "
+        "backward is: return MyFunction.apply(x).",
+    ),
+    Hint(
+        "a copy of what is not contiguous",
+        s.both(s.kind("value", "raised"), s.in_case(COPY_CASES, lambda case: case.what == TRANSPOSED)),
+        "a transposed tensor has no flat view: .view fails, and .reshape(-1) is a copy, whose sum is lost. all_reduce "
+        "takes any shape: give it x.clone().",
+    ),
+    ways.two_at_once(COPY_CASES),
+)  # fmt: skip
+LAST = (
+    Hint(
+        "right on 2 ranks only",
+        s.both(s.kind("value"), s.in_case(COPY_CASES, lambda case: case.world_size > 2)),
+        "on 2 ranks it was right. Every rank's part belongs into the sum, and each ways.once: that is all_reduce.",
+    ),
+    Hint(
+        "another result",
+        s.kind("value", "form"),
+        "f: y = x, and dx is the sum of the ranks' dy. g: y is the sum of the ranks' x, and dx = dy.",
+    ),
+    s.NOT_GIVEN, ways.SENT_OFTEN,
+    Hint(
+        "x overwritten",
+        s.kind("input"),
+        "all_reduce works in place. The caller's x is not yours to change: clone it first.",
+    ),
+    s.SHARED, s.NOT_KEPT, *s.ANYWHERE,
+)  # fmt: skip
 
 COPY_TO_GROUP = Exercise(
     name="copy_to_group",
     reference=mappings.copy_to_group,
-    measure=_measure_f,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
+    measure=partial(ways.measure, libs=mappings.copy_to_group, cases=COPY_CASES, make=_of_f, start=_start),
+    worlds=(ways.WORLD,),
+    may_call=ways.MAY_CALL,
+    leaves_out=ways.LEAVES_OUT,
     claims=(
-        Claim("x forward, the sum backward", 5, f"{GROUPS_SAY}; {RESIDUAL}, {TRANSPOSED}", found(COPY_CASES)),
-        Claim("one all-reduce, backward", 2, "of n elements; forward nothing", only_these(
-            COPY_CASES, lambda case: {"forward": [], "backward": [N_ELEMENTS]})),
-        Claim("x left alone", 1, "", found(COPY_CASES, "touched")),
+        claim("x forward, the sum backward", 5, f"{ways.GROUPS_SAY}; {RESIDUAL}, {TRANSPOSED}",
+              *ways.right(COPY_CASES)),
+        claim("one all-reduce, backward", 2, "of n elements; forward nothing",
+              only_calls(COPY_CASES, ways.once("backward"))),
+        claim("x left alone", 1, "", left_alone(COPY_CASES)),
     ),
-    hints=COPY_HINTS,
+    hints=(*COMMON, *LAST),
 )  # fmt: skip
 REDUCE_FROM_GROUP = Exercise(
     name="reduce_from_group",
     reference=mappings.reduce_from_group,
-    measure=_measure_g,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
+    measure=partial(ways.measure, libs=mappings.reduce_from_group, cases=REDUCE_CASES, make=_of_g, start=_start),
+    worlds=(ways.WORLD,),
+    may_call=ways.MAY_CALL,
+    leaves_out=ways.LEAVES_OUT,
     claims=(
-        Claim("the sum forward, dy backward", 5, f"{GROUPS_SAY}; {TRANSPOSED}", found(REDUCE_CASES)),
-        Claim("one all-reduce, forward", 2, "of n elements; backward nothing", only_these(
-            REDUCE_CASES, lambda case: {"forward": [N_ELEMENTS], "backward": []})),
-        Claim("x left alone", 1, "the caller's part stays partial", found(REDUCE_CASES, "touched")),
+        claim("the sum forward, dy backward", 5, f"{ways.GROUPS_SAY}; {TRANSPOSED}",
+              *ways.right(REDUCE_CASES)),
+        claim("one all-reduce, forward", 2, "of n elements; backward nothing",
+              only_calls(REDUCE_CASES, ways.once("forward"))),
+        claim("x left alone", 1, "the caller's part stays partial", left_alone(REDUCE_CASES), new(REDUCE_CASES)),
     ),
-    hints=REDUCE_HINTS,
+    hints=(
+        *COMMON,
+        Hint(
+            "gathered",
+            s.both(s.fact("of", "y"), ways.larger),
+            "the ranks' tensors are terms of one sum, each as large as the result. They are added, not joined.",
+        ),
+        *LAST,
+    ),
 )  # fmt: skip
 EXERCISE = Bundle("f_and_g", (COPY_TO_GROUP, REDUCE_FROM_GROUP))
+
+### BEGIN MISTAKES
+from lib.check.mistakes import Mistake, edit  # noqa: E402
+
+F_FORWARD, F_BACKWARD = "x.view_as(x)", "return reduce_from_group(dy, *ctx.how)"
+G_FORWARD, G_BACKWARD = "        return total\n", "return copy_to_group(dy, *ctx.how)"
+KEPT = "ctx.how = group, all_reduce\n        return x.view"
+AVERAGED = "the ranks have terms of one sum, not shards of a batch: no division."
+MISTAKES = {
+    "copy_to_group": (
+        Mistake("not summed backward", edit(F_BACKWARD, "return dy"),
+                "each rank knows only what its own branch adds to dx. The whole of it is the sum over the ranks: "
+                "all_reduce in backward."),
+        Mistake("summed forward", edit(F_FORWARD, "reduce_from_group(x, group, all_reduce)"),
+                "every rank has x already: forward sends nothing. It is the gradient that is summed."),
+        Mistake("summed twice", edit(F_BACKWARD, "return reduce_from_group(reduce_from_group(dy, *ctx.how), *ctx.how)"),
+                "the sum is there after the first all_reduce; a second one multiplies it by the number of ranks."),
+        Mistake("averaged", edit(F_BACKWARD, F_BACKWARD + " / dist.get_world_size(ctx.how[0])"), AVERAGED),
+        Mistake("the gradient overwritten", edit(F_BACKWARD, "ctx.how[1](dy, ctx.how[0])\n        return dy"),
+                "the gradient that backward is given is somebody else's too: x + f(x) hands the same tensor to both. "
+                "Clone it before you sum into it."),
+        Mistake("another result", edit(F_BACKWARD, "return -reduce_from_group(dy, *ctx.how)")),
+        Mistake(ways.two_at_once(()).name, edit(KEPT, "_Copy" + KEPT[3:])
+                .then(F_BACKWARD, "return reduce_from_group(dy, *_Copy.how)")),
+    ),
+    "reduce_from_group": (
+        Mistake("all-reduced backward too", edit(G_BACKWARD, "return reduce_from_group(dy, *ctx.how)"),
+                "dy is the same on every rank already. y = x_0 + x_1 + ..., so dx_r = dy: backward sends nothing."),
+        Mistake("nothing summed", edit("all_reduce(total, group)", "all_reduce(total.clone(), group)"),
+                "y is still this rank's part: the sum went to a copy, or there was none. Return the tensor that "
+                "all_reduce summed into."),
+        Mistake("averaged", edit(G_FORWARD, "        return total / dist.get_world_size(group)\n"), AVERAGED),
+        Mistake("divided backward", edit(G_BACKWARD, "return dy / dist.get_world_size(ctx.how[0])"),
+                "the sum grows as much as any one of its terms: dx_r = dy, whole, not a share of it."),
+        Mistake("another result", edit(G_FORWARD, "        return -total\n")),
+    ),
+}  # fmt: skip
+### END MISTAKES

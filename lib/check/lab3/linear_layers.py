@@ -1,83 +1,248 @@
 """Lab 3, section 2: column_parallel(x, linears, group, enter) and row_parallel(x, linear, group, leave).
 
-A rank's part of a layer has a weight and a bias, and is no module. Outputs and gradients are those of the whole layers.
+    columns    x (B, T, 5) on all ranks     three layers 12, 24, 12 wide, the last without bias
+    rows       x (B, T, 12/tp) on each      a layer 5 wide, with a bias and without
+
+A rank's part of a layer has a weight and a bias, and is no module. Outputs and gradients are those of the whole layers
+in one process. What sends is n = B T 5 large.
 """
 
-import torch
+from functools import partial
+from types import SimpleNamespace
 
-from lib.check.framework import Bundle, Claim, Exercise, Problem
-from lib.check.lab1.calls import noting_calls
-from lib.check.lab3.given import MAY_CALL, GivenMapping, only_these
-from lib.check.lab3.groups import GROUPS_SAY, WORLD, agreed, backward, forward, found, measured
-from lib.check.lab3.linear_cases import COLUMN_CASES, NARROW, ROW_CASES, B, T, columns, rows
-from lib.check.lab3.linear_hints import COLUMN_HINTS, ROW_HINTS
+import torch.nn.functional as F
+
+from lib.check import symptoms as s
+from lib.check.cases import Case, draw, form_of
+from lib.check.claims import claim, kept, left_alone
+from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.lab3 import both_ways as ways
+from lib.check.traffic import fitting, only_calls
 from lib.tensor_parallel import linear, mappings
 
-
-def _measure_columns(fn):
-    call = lambda setting, group, enter: fn(setting.x, setting.layers, group, enter)
-    return _measure(linear.column_parallel, mappings.copy_to_group, COLUMN_CASES, columns, call)
-
-
-def _measure_rows(fn):
-    call = lambda setting, group, leave: fn(setting.x, setting.layers[0], group, leave)
-    return _measure(linear.row_parallel, mappings.reduce_from_group, ROW_CASES, rows, call)
+T, NARROW, WIDTHS = 3, 5, (12, 24, 12)
+NO_BIAS = "no bias"
+COLUMN_CASES = (*(Case(ranks, 30) for ranks in ways.GROUPS), Case(ways.ALL, 30, what=ways.AT_ONCE), Case(ways.ALL, 0))
+ROW_CASES = (*COLUMN_CASES[:-2], Case(ways.ALL, 30, what=NO_BIAS), *COLUMN_CASES[-2:])
 
 
-def _measure(libs, mapping, cases, setting_of, call):
-    """On every rank. setting_of(case, rank) -> Setting; call(setting, group, mapping) -> what the answer returns."""
+def _leaf(t):
+    return None if t is None else t.detach().clone().requires_grad_()
 
-    def one(case, rank, group, wire):
-        where, given, setting = f"{case.where}: {case.rank(rank)}", GivenMapping(mapping, group), setting_of(case, rank)
-        before = [t.detach().clone() for t in setting.tensors()]
-        with noting_calls(libs) as calls:
-            y = forward(case, call, setting, group, given)
-        record = {"calls": given.calls, "gradient": None, "touched": None}
-        if calls:
-            record["problem"] = Problem("built-in", f"{where}: the answer calls lib's {libs.__name__}")
-        else:
-            record["problem"] = given.wrong_group(where) or setting.wrong_output(where, y)
-        if not all(map(torch.equal, before, setting.tensors())):
-            record["touched"] = Problem("touched", f"{where}: x, a weight or a bias has changed")
-        record["ok"] = agreed(record["problem"] is None, wire)
-        if record["ok"]:
-            given.way = "backward"
-            backward(case, setting.loss(y))
-            record["gradient"] = setting.wrong_gradient(where)
-            record["ok"] = record["gradient"] is None
-        return record
 
-    return measured(cases, one)
+def _layer(weight, bias):
+    return SimpleNamespace(weight=_leaf(weight), bias=_leaf(bias))
 
+
+def _whole(case, x_width, *layers):
+    """x (B, T, x_width), whole layers, their outputs, and the loss's weights; after backward of (y * w).sum()."""
+    B = case.n // (T * NARROW)
+    x = draw(ways.seed(case), B, T, x_width).requires_grad_()
+    wholes = [_layer(*layer) for layer in layers]
+    ys = [F.linear(x, whole.weight, whole.bias) for whole in wholes]
+    weights = [draw(10 + i, *y.shape) for i, y in enumerate(ys)]
+    sum((y * w).sum() for y, w in zip(ys, weights, strict=True)).backward()
+    return x, wholes, [y.detach() for y in ys], weights
+
+
+def _columns(case, rank):
+    """x on all ranks, this rank's columns of three layers; the loss weighs every column in its own way."""
+    N, layers = case.world_size, zip(WIDTHS, (draw(20, WIDTHS[0]), draw(21, WIDTHS[1]), None), strict=True)
+    whole_x, wholes, ys, weights = _whole(case, NARROW, *((draw(i, F_, NARROW), b) for i, (F_, b) in enumerate(layers)))
+    own = lambda t, dim=0, r=rank: None if t is None else t.detach().chunk(N, dim)[r]
+    x, mine = _leaf(whole_x), [_layer(own(one.weight), own(one.bias)) for one in wholes]
+    parts = {f"layer {i}'s {name}": (getattr(layer, name), own(getattr(whole, name).grad))
+             for i, (layer, whole) in enumerate(zip(mine, wholes, strict=True))
+             for name in ("weight", "bias") if getattr(layer, name) is not None}  # fmt: skip
+
+    def read(returned):
+        if isinstance(returned, (list, tuple)) and len(returned) == len(WIDTHS):
+            return list(returned)
+        got = f"a {type(returned).__name__} of {len(returned)}" if isinstance(returned, (list, tuple)) else None
+        return Problem("no list", f"returned {got or form_of(returned)}, expected a list of {len(WIDTHS)} tensors")
+
+    return ways.Setting(
+        given=(x, mine),
+        arguments={"x": x} | {name: part for name, (part, _) in parts.items()},
+        outputs={f"layer {i}": own(y, -1) for i, y in enumerate(ys)},
+        loss=lambda outputs: sum((y * own(w, -1)).sum() for y, w in zip(outputs, weights, strict=True)),
+        gradients={"x": whole_x.grad} | {name: gradient for name, (_, gradient) in parts.items()},
+        read=read,
+    )
+
+
+def _rows(case, rank):
+    """This rank's columns of x, and its rows of a layer; the loss is the same on all ranks."""
+    N, bias = case.world_size, None if case.what == NO_BIAS else draw(3, NARROW)
+    whole_x, (whole,), (want,), (w,) = _whole(case, WIDTHS[0], (draw(2, NARROW, WIDTHS[0]), bias))
+    own = lambda t, dim, r=rank: t.detach().chunk(N, dim)[r]
+    x, layer = _leaf(own(whole_x, -1)), _layer(own(whole.weight, 1), bias)
+    gradients = {"x": own(whole_x.grad, -1), "weight": own(whole.weight.grad, 1)}
+    return ways.Setting(
+        given=(x, layer),
+        arguments={"x": x, "weight": layer.weight} | ({} if bias is None else {"bias": layer.bias}),
+        outputs={"y": want},
+        loss=lambda ys: (ys[0] * w).sum(),
+        gradients=gradients if bias is None else gradients | {"bias": whole.bias.grad},
+    )
+
+
+def _start(mapping):
+    return lambda fn, setting, group, recorder: fn(
+        *setting.given, group, partial(mapping, all_reduce=ways.in_place(recorder))
+    )
+
+
+BEFORE = (
+    Hint("called lib's", s.kind("built-in"), "multiply with F.linear, and send by the mapping that is given."),
+    s.NO_GROUP, s.NOT_ALL_RANKS,
+    Hint(
+        "a layer without bias",
+        s.refused("None"),
+        "linear.bias may be None. F.linear takes that; an addition does not.",
+    ),
+    s.RETURNED_NONE, s.NARROW, s.WRONG_DTYPE,
+    Hint(
+        "shapes do not fit",
+        s.refused("shape"),
+        "torch keeps weights transposed, (out, in), and what you are given is cut already: F.linear(x, linear.weight) "
+        "takes it as it is.",
+    ),
+    Hint(
+        "a part is no module",
+        s.raised("TypeError"),
+        "a rank's part has a .weight and a .bias, and no more: F.linear(x, linear.weight, linear.bias).",
+    ),
+    Hint(
+        "no gradient",
+        s.NO_GRAPH.fits,
+        "detach() and .data cut the graph: x, the weight and the bias go into the product as they are.",
+    ),
+)  # fmt: skip
+AFTER = (
+    Hint(
+        "another result",
+        s.kind("value", "form"),
+        "columns: enter, then F.linear of each layer. Rows: F.linear without the bias, then leave, then the bias.",
+    ),
+    s.NOT_GIVEN,
+    Hint(
+        "arguments overwritten",
+        s.kind("input"),
+        "in-place operations (+=, add_) on what you are given change the caller's model. Make new tensors.",
+    ),
+    s.NOT_KEPT, *s.ANYWHERE,
+)  # fmt: skip
 
 COLUMN_PARALLEL = Exercise(
     name="column_parallel",
     reference=linear.column_parallel,
-    measure=_measure_columns,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
+    measure=partial(ways.measure, libs=linear.column_parallel, cases=COLUMN_CASES, make=_columns,
+                    start=_start(mappings.copy_to_group)),
+    worlds=(ways.WORLD,),
+    may_call=(*ways.MAY_CALL, *ways.MAPPINGS),
+    leaves_out=ways.LEAVES_OUT,
     claims=(
-        Claim("the rank's columns", 3, f"{GROUPS_SAY}; three layers", found(COLUMN_CASES)),
-        Claim("gradients of the whole layers", 3, "of x, weights, biases", found(COLUMN_CASES, "gradient")),
-        Claim("one all-reduce, backward", 2, "of BTD elements for all three; forward nothing", only_these(
-            COLUMN_CASES, lambda case: {"forward": [], "backward": [B * T * NARROW]})),
-        Claim("arguments left alone", 1, "x, weights, biases", found(COLUMN_CASES, "touched")),
+        claim("the rank's columns", 3, f"{ways.GROUPS_SAY}; three layers",
+              fitting(COLUMN_CASES), ways.found(COLUMN_CASES, "forward"), kept(COLUMN_CASES)),
+        claim("gradients of the whole layers", 3, "of x, weights, biases", ways.found(COLUMN_CASES, "backward")),
+        claim("one all-reduce, backward", 2, "of BTD elements for all three; forward nothing",
+              only_calls(COLUMN_CASES, ways.once("backward"))),
+        claim("arguments left alone", 1, "x, weights, biases", left_alone(COLUMN_CASES)),
     ),
-    hints=COLUMN_HINTS,
+    hints=(
+        *BEFORE,
+        Hint(
+            "one result per layer",
+            s.kind("no list"),
+            "the layers share x, not their results: return a list with this rank's columns of each.",
+        ),
+        Hint(
+            "columns gathered",
+            s.both(s.kind("form"), lambda p: p.fact("numel", 0) > 0),
+            "this rank's columns are the result. What comes next, rows, takes them as they are.",
+        ),
+        Hint(
+            "x enters once per layer",
+            s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > 1),
+            "all layers read the same x: enter once, before the loop. Autograd adds their gradients on the rank, and "
+            "one all-reduce serves them all.",
+        ),
+        *AFTER,
+    ),
 )  # fmt: skip
 ROW_PARALLEL = Exercise(
     name="row_parallel",
     reference=linear.row_parallel,
-    measure=_measure_rows,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
+    measure=partial(ways.measure, libs=linear.row_parallel, cases=ROW_CASES, make=_rows,
+                    start=_start(mappings.reduce_from_group)),
+    worlds=(ways.WORLD,),
+    may_call=(*ways.MAY_CALL, *ways.MAPPINGS),
+    leaves_out=ways.LEAVES_OUT,
     claims=(
-        Claim("the whole result", 3, f"{GROUPS_SAY}; no bias", found(ROW_CASES)),
-        Claim("gradients of the whole layer", 3, "of x, weight, bias", found(ROW_CASES, "gradient")),
-        Claim("one all-reduce, forward", 2, "of BTF elements; backward nothing", only_these(
-            ROW_CASES, lambda case: {"forward": [B * T * NARROW], "backward": []})),
-        Claim("arguments left alone", 1, "x, weight, bias", found(ROW_CASES, "touched")),
+        claim("the whole result", 3, f"{ways.GROUPS_SAY}; no bias",
+              fitting(ROW_CASES), ways.found(ROW_CASES, "forward"), kept(ROW_CASES)),
+        claim("gradients of the whole layer", 3, "of x, weight, bias", ways.found(ROW_CASES, "backward")),
+        claim("one all-reduce, forward", 2, "of BTF elements; backward nothing",
+              only_calls(ROW_CASES, ways.once("forward"))),
+        claim("arguments left alone", 1, "x, weight, bias", left_alone(ROW_CASES)),
     ),
-    hints=ROW_HINTS,
+    hints=(
+        Hint(
+            "the bias inside the sum",
+            s.fact("of", "bias.grad"),
+            "y is right, but not the gradient of the bias. It is whole on every rank, is added once, after leave, and "
+            "its gradient is the same on all.",
+        ),
+        *BEFORE,
+        Hint("gathered", ways.larger, "partial sums are added, not joined: leave(partial, group)."),
+        ways.SENT_OFTEN, *AFTER,
+    ),
 )  # fmt: skip
 EXERCISE = Bundle("linear_layers", (COLUMN_PARALLEL, ROW_PARALLEL))
+
+### BEGIN MISTAKES
+from lib.check.mistakes import Mistake, edit  # noqa: E402
+
+COLUMNS, PRODUCT, ADDED = (
+    "F.linear(x, linear.weight, linear.bias)",
+    "F.linear(x, linear.weight)",
+    "y if linear.bias is None else y + linear.bias",
+)
+ENTERS, LEAVES = "x = enter(x, group)", "y = leave(partial, group)"
+BIAS = "y = x A + a: the bias is a part of the layer."
+MISTAKES = {
+    "column_parallel": (
+        Mistake("f is missing", edit(ENTERS, "enter(x, group)"),
+                "a rank's columns give its own part of dx. The whole is their sum over the ranks: multiply what "
+                "enter(x, group) returns, and not x."),
+        Mistake("f at the end", edit(ENTERS, "pass").then(COLUMNS, f"enter({COLUMNS}, group)"),
+                "f stands where x enters, so that backward sums dx. Behind the product it adds up the gradients of "
+                "different columns."),
+        Mistake("f twice", edit(ENTERS, "x = enter(enter(x, group), group)"),
+                "the gradient of x is summed over the ranks more than ways.once: x enters ways.once."),
+        Mistake("x enters once per layer", edit(ENTERS, "pass").then("F.linear(x,", "F.linear(enter(x, group),")),
+        Mistake("x summed", edit(ENTERS, "x = reduce_from_group(x, group)"),
+                "every rank has the whole x already. Forward it enters as it is: enter(x, group) is f, not g."),
+        Mistake("columns added up", edit(COLUMNS, f"reduce_from_group({COLUMNS}, group)"),
+                "ranks have different columns, all finished: there is nothing to sum. An all-reduce adds column 0 to "
+                "column F/tp."),
+        Mistake("the bias is missing", edit(COLUMNS, PRODUCT), BIAS),
+    ),
+    "row_parallel": (
+        Mistake("the bias N times", edit(PRODUCT, COLUMNS).then(ADDED, "y"),
+                "every rank has the whole bias; added before the sum it enters once per rank. Add it after leave."),
+        Mistake("g is missing", edit(LEAVES, "y = partial"),
+                "a rank's product is a partial sum, as large as the result: leave(partial, group) adds up all ranks'."),
+        Mistake("x summed", edit(PRODUCT, "F.linear(leave(x, group), linear.weight)").then(LEAVES, "y = partial"),
+                "ranks have different columns of x, which do not add up. First multiply, then leave."),
+        Mistake("summed twice", edit(LEAVES, "y = leave(leave(partial, group), group)"),
+                "after the first sum all ranks have the whole; a second one multiplies it by the number of ranks."),
+        Mistake("f does not belong here", edit(PRODUCT, "F.linear(copy_to_group(x, group), linear.weight)"),
+                "x is cut: each rank has its own columns of it, and the whole gradient of those. Nothing is sent "
+                "backward."),
+        Mistake("the bias is missing", edit(ADDED, "y"), BIAS),
+        Mistake("another result", edit(ADDED, ADDED.replace("+", "-"))),
+    ),
+}  # fmt: skip
+### END MISTAKES

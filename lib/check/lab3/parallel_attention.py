@@ -1,153 +1,291 @@
 """Lab 3, section 4: ParallelAttention(attention, group, columns, rows), a rank's heads.
 
+    H = 4 tp heads of width 2, K = H or K = 2 tp key/value heads; on a rank 4 heads, and 4 or 2 for keys and values
+
 What the given `columns` and `rows` multiply with is noted: those are the rank's layers, whatever the answer calls
 them. Output and gradients are those of the plain attention in one process.
 """
 
+import gc
+import weakref
+from functools import partial
+
 import torch
 
-from lib import ledger
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab3.attention_cases import CASES, UNEVEN_CASES, B, T, attend, how_cut, inputs, mistaken, plain
-from lib.check.lab3.attention_hints import HINTS
-from lib.check.lab3.compare import wrong
-from lib.check.lab3.given import MAY_CALL, GivenProduct, only_these
-from lib.check.lab3.groups import GROUPS_SAY, WAYS, WORLD, agreed, backward, forward, found, measured
-from lib.tensor_parallel import attention as libs
-from lib.tensor_parallel import linear, mappings
+from lib.check import symptoms as s
+from lib.check.cases import Case, draw
+from lib.check.claims import claim, kept, left_alone
+from lib.check.comm import Clash
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab3 import both_ways as ways
+from lib.check.traffic import fitting, only_calls
+from lib.model import Attention, Shape
+from lib.tensor_parallel import attention, linear, mappings
+
+HEAD_DIM, B, T = 2, 2, 3
+FULL, GROUPED = "as many k/v heads", "grouped-query"
+UNEVEN = {"6 heads": (6, 6), "2 key/value heads": (8, 2)}  # 4 ranks do not divide them, but the layers' widths
 
 
-def _measure(fn):
-    return measured([*CASES, *UNEVEN_CASES], lambda case, *args: (_one if case in CASES else _refused)(fn, case, *args))
+def _case(ranks, what=GROUPED):
+    return Case(ranks, B * T * HEAD_DIM * 4 * len(ranks), what=what)
 
 
-def _one(fn, case, rank, group, wire):
-    where, attention, (x, w) = f"{case.where}: {case.rank(rank)}", plain(case), inputs(case)
-    given = plain(case)  # another one, in case the answer changes it
-    columns = GivenProduct(linear.column_parallel, mappings.copy_to_group, group)
-    rows = GivenProduct(linear.row_parallel, mappings.reduce_from_group, group)
+CASES = (
+    _case(ways.GROUPS[0], FULL), *map(_case, ways.GROUPS), _case(ways.ALL, FULL), _case(ways.ALL, ways.AT_ONCE),
+)  # fmt: skip
+ALL_CASES = (*CASES, *(_case(ways.ALL, what) for what in UNEVEN))
+
+
+def _plain(case):
+    """The whole attention, alike on all ranks, its weights of about 1/2."""
+    heads = 4 * case.world_size
+    heads, kv_heads = UNEVEN.get(case.what, (heads, heads if case.what == FULL else heads // 2))
+    plain = Attention(Shape(2, T, 1, HEAD_DIM * heads, heads, kv_heads)).double()
+    for i, parameter in enumerate(plain.parameters()):
+        parameter.data = draw(i, *parameter.shape) / 4
+    return plain
+
+
+def _make(case, rank):
+    plain, given = _plain(case), _plain(case)
+    D = plain.q.in_features
+    b = case.n // (T * D)
+    x, w = draw(ways.seed(case), b, T, D) / 2, draw(101, b, T, D)
     whole_x, x = x.clone().requires_grad_(), x.requires_grad_()
-    want = attention(whole_x)
+    want = plain(whole_x)
     (want * w).sum().backward()
-    made = []
+    setting = ways.Setting(
+        given=given,
+        arguments={"x": x},
+        outputs={"y": want.detach()},
+        loss=lambda ys: (ys[0] * w).sum(),
+        gradients={"x": whole_x.grad},
+    )
+    setting.case, setting.rank, setting.plain = case, rank, plain
+    return setting
 
-    def build_and_run():
-        made.append(fn(given, group, columns, rows))
-        return made[0](x)
 
+def _build(fn, setting, group, recorder):
+    columns, setting.inward = _noting(linear.column_parallel, mappings.copy_to_group, recorder)
+    rows, setting.outward = _noting(linear.row_parallel, mappings.reduce_from_group, recorder)
+    if setting.case.what in UNEVEN:
+        setting.outputs, setting.gradients, setting.read = {}, {}, list
+        setting.module = _refused(fn, setting.given, group, columns, rows)
+    else:
+        setting.module = fn(setting.given, group, columns, rows)
+
+
+def _start(fn, setting, group, recorder):
+    """Run; the gradients of the rank's layers, found by what was multiplied, go into the setting."""
+    module = setting.module
+    if setting.case.what in UNEVEN:
+        return module
     try:
-        y, raised = forward(case, build_and_run), None
+        y, raised = module(setting.arguments["x"]), None
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         y, raised = None, error
-        ledger.mark("")
-    parts = _parts(attention, columns, rows, rank, case.world_size)
-    astray = next((words for _, _, words in parts if words), None)
-    if raised and not astray:
-        raise raised
-    problem = _libs(where, made) or columns.wrong_group(where) or rows.wrong_group(where)
+    called = [layer for layers in setting.inward if isinstance(layers, (list, tuple)) for layer in layers]
+    for layers, names, dim in ((called, "qkv", 0), (setting.outward, ["out"], 1)):
+        for layer in layers:
+            if found := _part_of(setting, layer, names, dim):
+                return found
     if raised:
-        problem = problem or Problem("cut", f"{where} raised {raised}", {"is": ""})
-    else:
-        known = mistaken(attention, x.detach(), want.detach(), rank, case.world_size)
-        problem = problem or wrong(f"{where}: y", y, want.detach(), known)
-    if problem and astray:
-        problem.text, problem.facts = f"{problem.text}\nOf its layers, one has {astray}.", {"is": astray}
-    calls = {way: columns.calls[way] + rows.calls[way] for way in WAYS}
-    record = {
-        "ok": agreed(problem is None, wire), "problem": problem, "calls": calls, "gradient": None, "held": None,
-    }  # fmt: skip
-    if not record["ok"]:
-        return record
-    columns.way = rows.way = "backward"
-    backward(case, (y * w).sum())
-    record["calls"] |= {"backward": columns.calls["backward"] + rows.calls["backward"]}
-    record["gradient"] = _wrong_gradient(where, case, rank, attention, x, whole_x, w, parts)
-    record["held"] = _held(where, case, attention, given, made[0])
-    record["ok"] = record["gradient"] is None
-    return record
+        raise raised
+    if any(isinstance(one, attention.ParallelAttention) for one in module.modules()):
+        return Problem("built-in", "is lib's ParallelAttention, or has one")
+    setting.after = partial(_held, setting)
+    return y
 
 
-def _libs(where, made):
-    if made and any(isinstance(module, libs.ParallelAttention) for module in made[0].modules()):
-        return Problem("built-in", f"{where}: the answer is lib's ParallelAttention, or has one")
+def _noting(multiply, mapping, recorder):
+    """`multiply` as an answer gets it, and the list of what it was called with."""
+    called, sends = [], partial(mapping, all_reduce=ways.in_place(recorder))
+
+    def product(x, layers, group=None):
+        called.append(layers)
+        return multiply(x, layers, group, sends)
+
+    return product, called
+
+
+def _refused(fn, given, group, columns, rows):
+    """On sizes that the ranks do not divide: [], no output, or the Problem that there was no ValueError."""
+    try:
+        fn(given, group, columns, rows)
+    except (ValueError, Clash):
+        return []
+    except Exception as error:
+        return Problem("another error", f"raised {type(error).__name__}, expected a ValueError")
+    return Problem("no error", "built its part, expected a ValueError")
+
+
+def _part_of(setting, layer, names, dim):
+    """Note whose part a layer is. Returns the Problem of one that is cut in a way that is known, and wrong."""
+    N, rank = setting.case.world_size, setting.rank
+    parts = {name: getattr(setting.plain, name).weight.detach().chunk(N, dim) for name in names}
+    same = lambda other: layer.weight.shape == other.shape and layer.weight.equal(other)
+    for name, cut in parts.items():
+        if same(cut[rank]):
+            whole = getattr(setting.plain, name)
+            setting.leaves |= {f"{name}'s weight": layer.weight, f"{name}'s bias": layer.bias}
+            bias = whole.bias.grad if dim else whole.bias.grad.chunk(N)[rank]
+            setting.gradients |= {f"{name}'s weight": whole.weight.grad.chunk(N, dim)[rank], f"{name}'s bias": bias}
+            return None
+    for name, cut in parts.items():
+        whole = getattr(setting.plain, name).weight.detach()
+        every = whole.unflatten(dim, (-1, HEAD_DIM)).movedim(dim, 0)[rank::N].movedim(0, dim)
+        how = {
+            ("whole", "the whole of"): whole,
+            ("every", f"each {N}-th head of"): every.flatten(dim, dim + 1),
+            ("dim", f"the chunk on dim {1 - dim} of"): whole.chunk(N, 1 - dim)[rank],
+        } | {("rank", f"rank {r}'s part of"): one for r, one in enumerate(cut)}  # fmt: skip
+        for (kind, words), other in how.items():
+            if same(other):
+                return Problem("cut", f"has, of its layers, {words} {name}", {"is": kind})
     return None
 
 
-def _parts(attention, columns, rows, rank, N):
-    """[(layer, of which plain layer it is a part or None, what else or None), ...] of all that was multiplied."""
-    inward = {name: getattr(attention, name).weight.detach() for name in "qkv"}
-    called = [layer for layers in columns.layers if isinstance(layers, (list, tuple)) for layer in layers]
-    parts = [(layer, *how_cut(layer.weight.detach(), inward, 0, rank, N)) for layer in called]
-    out = {"out": attention.out.weight.detach()}
-    return parts + [(layer, *how_cut(layer.weight.detach(), out, 1, rank, N)) for layer in rows.layers]
-
-
-def _wrong_gradient(where, case, rank, attention, x, whole_x, w, parts):
-    N, alone = case.world_size, x.detach().clone().requires_grad_()
-    (attend(attention, alone, rank, N) * w).sum().backward()
-    known = {"this rank's own part": alone.grad} if N > 1 else {}
-    problem = wrong(f"{where}: x.grad", x.grad, whole_x.grad, known)
-    for layer, name, words in parts:
-        if words:
-            return problem or Problem("cut", f"{where}: one of its layers has {words}", {"is": words})
-        whole, dim = getattr(attention, name), int(name == "out")
-        want = whole.weight.grad.chunk(N, dim)[rank]
-        problem = problem or wrong(f"{where}: {name}'s weight.grad", layer.weight.grad, want, {})
-        want = whole.bias.grad if dim else whole.bias.grad.chunk(N)[rank]
-        problem = problem or wrong(f"{where}: {name}'s bias.grad", layer.bias.grad, want, {})
-    return problem
-
-
-def _held(where, case, attention, given, module):
-    """A Problem unless the module's parameters are as many as a rank's part, in memory of their own."""
-    if not all(map(torch.equal, attention.parameters(), given.parameters())):
-        return Problem("touched", f"{where}: the plain attention's parameters have changed")
-    cut = sum(p.numel() for p in attention.parameters()) - attention.out.bias.numel()
-    want, parameters = cut // case.world_size + attention.out.bias.numel(), list(module.parameters())
+def _held(setting):
+    """A Problem unless the module's parameters are a rank's part, in memory of their own, and nothing else is kept."""
+    (plain, given), N = (setting.plain, setting.given), setting.case.world_size
+    where = f"{setting.case.name}: {setting.case.rank(setting.rank)}"
+    if not all(map(torch.equal, plain.parameters(), given.parameters())):
+        return Problem("input", f"{where}: the plain attention's parameters have changed")
+    whole = plain.out.bias.numel()
+    want = (sum(p.numel() for p in plain.parameters()) - whole) // N + whole
+    parameters = list(setting.module.parameters())
     got = sum(p.numel() for p in parameters)
-    storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() // p.element_size() for p in parameters}
-    kept = sum(storages.values())
-    if got == want and kept == want:
+    kept = sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in parameters}.values()) // 8
+    weights = [weakref.ref(getattr(given, name).weight) for name in ("q", "k", "v", "out")]
+    given = setting.given = None
+    gc.collect()
+    hidden = sum(weight().numel() for weight in weights if weight() is not None)
+    if got == kept == want and not hidden:
         return None
     text = f"{where} has parameters of {got} elements, in memory for {kept}, expected {want}"
-    return Problem("held", text, {"got": got, "kept": kept, "want": want})
-
-
-def _refused(fn, case, rank, group, wire):
-    """On sizes that four ranks do not divide: is there a ValueError?"""
-    where = f"{case.where}: {case.rank(rank)}"
-    columns = GivenProduct(linear.column_parallel, mappings.copy_to_group, group)
-    rows = GivenProduct(linear.row_parallel, mappings.reduce_from_group, group)
-    attention, problem = plain(case), None
-    try:
-        forward(case, fn, attention, group, columns, rows)
-        problem = Problem("no error", f"{where} built its part, expected a ValueError")
-    except ValueError:
-        pass
-    except Exception as error:
-        problem = Problem("another error", f"{where} raised {type(error).__name__}, expected a ValueError")
-    ledger.mark("")
-    return {"ok": agreed(problem is None, wire), "calls": {way: [] for way in WAYS}, "refused": problem}
-
-
-def _elements(case):
-    n = B * T * plain(case).q.in_features
-    return {"forward": [n], "backward": [n]}
+    if hidden:
+        text += f"\nOf the plain attention it keeps weights of {hidden} elements."
+    return Problem("held", text, {"got": got, "want": want, "hidden": hidden})
 
 
 EXERCISE = Exercise(
     name="ParallelAttention",
-    reference=libs.ParallelAttention,
-    measure=_measure,
-    worlds=(WORLD,),
-    may_call=(*MAY_CALL, "linear.column_parallel", "linear.row_parallel"),
-    claims=(
-        Claim("the plain attention's output", 5, f"{GROUPS_SAY}; grouped-query", found(CASES)),
-        Claim("its gradients", 4, "of x, and of the rank's parts", found(CASES, "gradient")),
-        Claim("a rank's heads only", 3, "parameters: all but the last bias cut by tp", found(CASES, "held")),
-        Claim("one all-reduce each way", 2, "by the columns and rows it was given", only_these(CASES, _elements)),
-        Claim("whole heads, or a ValueError", 2, "6 heads, 2 key/value heads on 4 ranks", found(
-            [*CASES, *UNEVEN_CASES], "refused")),
+    reference=attention.ParallelAttention,
+    measure=partial(ways.measure, libs=attention.ParallelAttention.__init__, cases=ALL_CASES, make=_make, build=_build,
+                    start=_start),
+    worlds=(ways.WORLD,),
+    may_call=(
+        *ways.MAY_CALL, *ways.MAPPINGS, "parallel_attention.product", "linear.column_parallel", "linear.row_parallel",
     ),
-    hints=HINTS,
+    leaves_out={
+        "generators": "no argument is an iterator",
+        "empty rank": "every rank has heads, and every batch tokens",
+        "attributes": "later cells read none of it",
+    },
+    claims=(
+        claim("the plain attention's output", 5, f"{ways.GROUPS_SAY}; grouped-query",
+              fitting(CASES), ways.found(CASES, "forward"), kept(CASES)),
+        claim("its gradients", 4, "of x, and of the rank's parts", ways.found(CASES, "backward")),
+        claim("a rank's heads only", 3, "parameters: all but the last bias cut by tp",
+              ways.found(CASES, "after"), left_alone(CASES)),
+        claim("one all-reduce each way", 2, "by the columns and rows it was given", only_calls(
+            CASES, lambda *of: ways.once("forward")(*of) + ways.once("backward")(*of))),
+        claim("whole heads, or a ValueError", 2, "6 heads, 2 key/value heads on 4 ranks",
+              ways.found(ALL_CASES, "forward")),
+    ),
+    hints=(
+        Hint(
+            "called lib's",
+            s.kind("built-in"),
+            "write the class yourself, from tp.ColumnParallelLinear, tp.RowParallelLinear, split_heads, "
+            "causal_attention, merge_heads, and the columns and rows that it is given.",
+        ),
+        s.NO_GROUP, s.NARROW,
+        Hint(
+            "heads interleaved",
+            s.fact("is", "every"),
+            "cut where the heads stand together: rank r has the heads r H/tp to (r+1) H/tp - 1, so that query head i "
+            "finds its key/value head i // (H/K) on the same rank. chunk(tp)[rank] gives that.",
+        ),
+        Hint(
+            "a layer not cut",
+            s.fact("is", "whole"),
+            "q, k and v are cut by heads, all three, and out with them: with grouped-query attention too, each rank "
+            "has K/tp of the key/value heads.",
+        ),
+        Hint(
+            "cut on the wrong dim",
+            s.fact("is", "dim"),
+            "torch keeps weights transposed, (out, in). The heads are the outputs of q, k and v, so these are cut on "
+            "dim 0; they are the inputs of out, which is cut on dim 1.",
+        ),
+        Hint(
+            "another rank's heads",
+            s.fact("is", "rank"),
+            "rank r of the group has part r: chunk(tp)[dist.get_rank(group)], of q, k, v and out alike.",
+        ),
+        Hint(
+            "no error",
+            s.kind("no error"),
+            "a size may divide where the heads do not: 6 heads of width 2 are 12 columns, 3 for each of 4 ranks, one "
+            "head and a half. Ask whether tp divides the number of heads, and that of key/value heads.",
+        ),
+        Hint(
+            "another error",
+            s.kind("another error"),
+            "raise ValueError with the numbers in it: `raise ValueError(f'{H} heads over {tp} ranks')`.",
+        ),
+        Hint(
+            "no list of layers",
+            s.raised("TypeError"),
+            "columns takes all layers that read x, in a list, and returns a list.",
+        ),
+        Hint(
+            "shapes do not fit",
+            s.kind("raised", "form"),
+            "on a rank q is H*d/tp wide, k and v K*d/tp, and so is what out takes in. split_heads and merge_heads work "
+            "on however many heads there are; the width of one, head_dim, stays.",
+        ),
+        s.NO_GRAPH, ways.two_at_once(CASES),
+        Hint(
+            "another result",
+            s.kind("value"),
+            "columns for q, k, v; split_heads; causal_attention; merge_heads; rows for out. Each rank's part is a "
+            "chunk of the plain layer's weight and bias.",
+        ),
+        Hint(
+            "no parameters",
+            lambda p: p.kind == "held" and p.facts["got"] < p.facts["want"],
+            "a part must be an nn.Parameter of this module, or of one inside it: else no optimizer finds it.",
+        ),
+        Hint(
+            "the whole is kept",
+            lambda p: p.kind == "held" and (p.facts["got"] > p.facts["want"] or p.facts["hidden"]),
+            "the plain attention, or a layer of it, is kept: keep this rank's part alone, or nothing is saved.",
+        ),
+        Hint(
+            "views of the whole",
+            s.kind("held"),
+            "a chunk is a view, and holds the memory of the whole weight. clone() it.",
+        ),
+        Hint(
+            "the plain attention changed",
+            s.kind("input"),
+            "the caller's attention stays as it is: make parameters of your own.",
+        ),
+        Hint(
+            "x enters three times",
+            s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > len(p.facts["want"])),
+            "q, k and v read the same x: one call of columns with all three, and backward sends one all-reduce for "
+            "them.",
+        ),
+        Hint(
+            "not the ones it was given",
+            s.kind("calls", "another way"),
+            "whoever makes the module chooses how to multiply: columns(x, [layers], group) and rows(x, layer, group). "
+            "(A tp.ColumnParallelLinear has lib's inside, unless you hand it `columns`.)",
+        ),
+        s.NOT_ALL_RANKS, s.NOT_KEPT, *s.ANYWHERE,
+    ),
 )  # fmt: skip

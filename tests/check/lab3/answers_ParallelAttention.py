@@ -1,9 +1,11 @@
 """Answers to Lab 3's ParallelAttention: wrong ones, each with its hint, and right ones.
 
-Most differ from `Heads`, a right one, in one of its parts.
+Most differ from `Heads`, a right one, in one of its parts. What differs from lib's by an edit is among MISTAKES in
+lib/check/lab3/parallel_attention_wrong.py.
 """
 
 import math
+import operator
 
 import torch
 import torch.distributed as dist
@@ -102,139 +104,74 @@ class KeysCutOnlyWhereAsMany(WholeKeys):
         return super().inward(attention)
 
 
-class OutOnDimZero(Heads):
-    def outward(self, out):
-        return Part(out.weight.chunk(self.N)[self.rank], out.bias)
+def heads(name, **methods):
+    """`Heads` with other methods."""
+    return type(name, (Heads,), methods)
 
 
-class ColumnsOnDimOne(Heads):
-    def inward(self, attention):
-        layers = attention.q, attention.k, attention.v
-        return [Part(layer.weight.chunk(self.N, 1)[self.rank], self.own(layer.bias)) for layer in layers]
+def on_dim_one(self, attention):
+    layers = attention.q, attention.k, attention.v
+    return [Part(layer.weight.chunk(self.N, 1)[self.rank], self.own(layer.bias)) for layer in layers]
 
 
-class OutOfTheNext(Heads):
-    def outward(self, out):
-        return Part(out.weight.chunk(self.N, 1)[(self.rank + 1) % self.N], out.bias)
+def of_rank(number):
+    return lambda self, out: Part(out.weight.chunk(self.N, 1)[number(self) % self.N], out.bias)
 
 
-class RanksOfTheWorld(Heads):
-    def own(self, t):
-        return t.chunk(self.N)[dist.get_rank() % self.N]
-
-    def outward(self, out):
-        return Part(out.weight.chunk(self.N, 1)[self.rank], out.bias)
-
-
-class ScaledByTheFullWidth(Heads):
-    def attend(self, q, k, v):
-        return causal_attention(q / math.sqrt(self.q.weight.shape[1] / self.head_dim), k, v)
-
-
-class ScaledByTheRanks(Heads):
-    def attend(self, q, k, v):
-        return causal_attention(q * math.sqrt(self.N), k, v)
-
-
-class Unscaled(Heads):
-    def attend(self, q, k, v):
-        return causal_attention(q * math.sqrt(self.head_dim), k, v)
-
-
-class KeysRepeated(Heads):
-    def attend(self, q, k, v):
-        share = q.shape[1] // k.shape[1]
-        return causal_attention(q, k.repeat(1, share, 1, 1), v.repeat(1, share, 1, 1))
-
-
-class NoMask(Heads):
-    def attend(self, q, k, v):
-        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-
-
-class BiasInEveryPart(Heads):
-    def left(self, mixed):
-        return tp.reduce_from_group(F.linear(mixed, self.out.weight, self.out.bias), self.group)
-
-
-class WithoutBias(Heads):
-    def left(self, mixed):
-        return self.rows(mixed, self.out, self.group) - self.out.bias
-
-
-class WithoutG(Heads):
-    def left(self, mixed):
-        return F.linear(mixed, self.out.weight, self.out.bias)
-
-
-class WithoutF(Heads):
-    def multiplied(self, x):
-        return [F.linear(x, layer.weight, layer.bias) for layer in (self.q, self.k, self.v)]
-
-
-class OneAtATimeNoList(Heads):
-    def multiplied(self, x):
-        return [self.columns(x, layer, self.group) for layer in (self.q, self.k, self.v)]
-
-
-class OneAtATime(Heads):
-    def multiplied(self, x):
-        return [self.columns(x, [layer], self.group)[0] for layer in (self.q, self.k, self.v)]
-
-
-class NarrowHeads(Heads):
+def of_narrow_heads(self, x):
     """The heads' width is cut, not their number."""
-
-    def forward(self, x):
-        q, k, v = (split_heads(y, self.head_dim // 2 + 2) for y in self.multiplied(x))
-        return self.left(merge_heads(self.attend(q, k, v)))
+    q, k, v = (split_heads(y, self.head_dim // 2 + 2) for y in self.multiplied(x))
+    return self.left(merge_heads(self.attend(q, k, v)))
 
 
-class KeysForValues(Heads):
-    def attend(self, q, k, v):
-        return causal_attention(q, v, k)
+def no_parameters(self, attention):
+    parts = Heads.inward(self, attention)
+    for part in parts:
+        for name in ("weight", "bias"):
+            tensor = getattr(part, name).detach().requires_grad_()
+            delattr(part, name)
+            setattr(part, name, tensor)
+    return parts
 
 
-class InTheWorld(Heads):
-    def left(self, mixed):
-        return self.rows(mixed, self.out)
+def views(self, attention):
+    parts = Heads.inward(self, attention)
+    for part, layer in zip(parts, (attention.q, attention.k, attention.v), strict=True):
+        part.weight = nn.Parameter(self.own(layer.weight.detach()))
+    return parts
 
 
-class NotParameters(Heads):
-    def inward(self, attention):
-        parts = super().inward(attention)
-        for part in parts:
-            for name in ("weight", "bias"):
-                tensor = getattr(part, name).detach().requires_grad_()
-                delattr(part, name)
-                setattr(part, name, tensor)
-        return parts
+def cuts_the_plain_one(self, out):
+    part = Heads.outward(self, out)
+    out.weight.data.zero_()
+    return part
 
 
-class KeepsTheWhole(Heads):
-    def __init__(self, attention, *args):
-        super().__init__(attention, *args)
-        self.attention = attention
+def bias_in_every_part(self, mixed):
+    return tp.reduce_from_group(F.linear(mixed, self.out.weight, self.out.bias), self.group)
 
 
-class Views(Heads):
-    def inward(self, attention):
-        parts = super().inward(attention)
-        for part, layer in zip(parts, (attention.q, attention.k, attention.v), strict=True):
-            part.weight = nn.Parameter(self.own(layer.weight.detach()))
-        return parts
+def in_float32(self, mixed):
+    return self.rows(mixed.float(), Part(self.out.weight.float(), self.out.bias.float()), self.group).double()
 
 
-class CutsThePlainOne(Heads):
-    def outward(self, out):
-        part = super().outward(out)
-        out.weight.data.zero_()
-        return part
+def keeps(how):
+    def make(self, attention, *args):
+        Heads.__init__(self, attention, *args)
+        self.plain = how(attention)
+
+    return make
 
 
-class LibsColumns(Heads):
+class GroupOnTheClass(Heads):
+    """The columns of the first module go to the group of the second."""
+
     def multiplied(self, x):
-        return tp.column_parallel(x, [self.q, self.k, self.v], self.group)
+        return self.columns(x, [self.q, self.k, self.v], type(self).of)
+
+    def divides(self, attention):
+        type(self).of = self.group
+        super().divides(attention)
 
 
 class LibsLayers(nn.Module):
@@ -256,22 +193,14 @@ class LibsLayers(nn.Module):
         return self.out(merge_heads(causal_attention(q, k, v)))
 
 
-class NoError(Heads):
-    def divides(self, attention):
-        pass
+def queries_only(self, attention):
+    if (attention.q.out_features // self.head_dim) % self.N:
+        raise ValueError("not so many heads")
 
 
-class QueriesOnly(Heads):
-    def divides(self, attention):
-        heads = attention.q.out_features // self.head_dim
-        if heads % self.N:
-            raise ValueError(f"{heads} heads over {self.N} ranks")
-
-
-class Asserts(Heads):
-    def divides(self, attention):
-        for layer in (attention.q, attention.k):
-            assert layer.out_features // self.head_dim % self.N == 0
+def asserts(self, attention):
+    for layer in (attention.q, attention.k):
+        assert layer.out_features // self.head_dim % self.N == 0
 
 
 class Inherits(libs.ParallelAttention):
@@ -299,6 +228,19 @@ class OfLibsLayers(LibsLayers):
         return self.rows(merge_heads(causal_attention(q, k, v)), self.out, self.group)
 
 
+class Fused(Heads):
+    """q, k and v in one layer, cut again behind it."""
+
+    def inward(self, attention):
+        parts = super().inward(attention)
+        self.widths = [len(part.weight) for part in parts]
+        self.qkv = Part(*(torch.cat([getattr(part, name) for part in parts]) for name in ("weight", "bias")))
+        return None, None, None
+
+    def multiplied(self, x):
+        return self.columns(x, [self.qkv], self.group)[0].split(self.widths, -1)
+
+
 class WithEinsum(Heads):
     """nn.Linear as parts, v first, and attention written out."""
 
@@ -323,40 +265,38 @@ class WithEinsum(Heads):
         return torch.einsum("bkstu,bkuh->bksth", weights, v).flatten(1, 2)
 
 
+QKV = operator.attrgetter("q", "k", "v")
 WRONG = {
     Interleaved: "heads interleaved",
     InterleavedEverywhere: "heads interleaved",
     WholeKeys: "a layer not cut",
     KeysCutOnlyWhereAsMany: "a layer not cut",
-    OutOnDimZero: "cut on the wrong dim",
-    ColumnsOnDimOne: "cut on the wrong dim",
-    OutOfTheNext: "another rank's heads",
-    RanksOfTheWorld: "another rank's heads",
-    ScaledByTheFullWidth: "another scale",
-    ScaledByTheRanks: "another scale",
-    Unscaled: "another scale",
-    KeysRepeated: "another key/value head",
-    NoMask: "no mask",
-    BiasInEveryPart: "the bias N times",
-    WithoutBias: "the bias is missing",
-    WithoutG: "g is missing",
-    WithoutF: "f is missing",
-    OneAtATimeNoList: "no list of layers",
-    OneAtATime: "x enters three times",
-    NarrowHeads: "shapes do not fit",
-    KeysForValues: "another result",
-    InTheWorld: "the group is not passed on",
-    NotParameters: "no parameters",
-    KeepsTheWhole: "the whole is kept",
-    Views: "views of the whole",
-    CutsThePlainOne: "the plain attention changed",
-    LibsColumns: "not the ones it was given",
+    heads("OutOnDimZero", outward=lambda self, out: Part(self.own(out.weight), out.bias)): "cut on the wrong dim",
+    heads("ColumnsOnDimOne", inward=on_dim_one): "cut on the wrong dim",
+    heads("OutOfTheNext", outward=of_rank(lambda self: self.rank + 1)): "another rank's heads",
+    heads("RanksOfTheWorld", own=lambda self, t: t.chunk(self.N)[dist.get_rank() % self.N]): "another rank's heads",
+    heads("Unscaled", attend=lambda self, q, k, v: causal_attention(q * self.head_dim**0.5, k, v)): "another scale",
+    heads("BiasInEveryPart", left=bias_in_every_part): "the bias N times",
+    heads("WithoutF", multiplied=lambda self, x: [F.linear(x, l.weight, l.bias) for l in QKV(self)]): "f is missing",
+    heads("NoList", multiplied=lambda self, x: [self.columns(x, l, self.group) for l in QKV(self)]):
+        "no list of layers",
+    heads("NarrowHeads", forward=of_narrow_heads): "shapes do not fit",
+    heads("InTheWorld", left=lambda self, mixed: self.rows(mixed, self.out)): "the group is not passed on",
+    GroupOnTheClass: "state shared by two calls",
+    heads("InFloat32", left=in_float32): "rounded on the way",
+    heads("NotParameters", inward=no_parameters): "no parameters",
+    heads("KeepsTheWhole", __init__=keeps(lambda attention: attention)): "the whole is kept",
+    heads("HidesTheWhole", __init__=keeps(lambda attention: [attention])): "the whole is kept",
+    heads("Views", inward=views): "views of the whole",
+    heads("CutsThePlainOne", outward=cuts_the_plain_one): "the plain attention changed",
+    heads("LibsColumns", multiplied=lambda self, x: tp.column_parallel(x, [*QKV(self)], self.group)):
+        "not the ones it was given",
     LibsLayers: "not the ones it was given",
-    NoError: "no error",
-    QueriesOnly: "no error",
-    Asserts: "another error",
+    heads("NoError", divides=lambda self, attention: None): "no error",
+    heads("QueriesOnly", divides=queries_only): "no error",
+    heads("Asserts", divides=asserts): "another error",
     Inherits: "called lib's",
     NotWritten: "not written",
-}
+}  # fmt: skip
 
-RIGHT = [Heads, OfLibsLayers, WithEinsum, as_an_answer(libs.ParallelAttention)]
+RIGHT = [Heads, OfLibsLayers, Fused, WithEinsum, as_an_answer(libs.ParallelAttention)]

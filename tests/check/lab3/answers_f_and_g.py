@@ -1,4 +1,7 @@
-"""Answers to Lab 3's f_and_g, function by function: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 3's f_and_g, function by function: wrong ones, each with its hint, and right ones.
+
+What differs from lib's by an edit is among MISTAKES in lib/check/lab3/f_and_g.py.
+"""
 
 import torch
 import torch.distributed as dist
@@ -8,12 +11,6 @@ from lib import collectives
 from lib import tensor_parallel as tp
 from lib.collectives import p2p
 from lib.tensor_parallel import mappings
-
-
-def summed(x, group, all_reduce):
-    total = x.clone()
-    all_reduce(total, group)
-    return total
 
 
 def mapping(name, forward, backward):
@@ -39,16 +36,14 @@ def same(x, group, all_reduce):
     return x.view_as(x)
 
 
-def dy_itself(dy, group, all_reduce):
-    return dy
+def itself(x, group, all_reduce):
+    return x
 
 
-def averaged(x, group, all_reduce):
-    return summed(x, group, all_reduce) / dist.get_world_size(group)
-
-
-def summed_twice(x, group, all_reduce):
-    return summed(summed(x, group, all_reduce), group, all_reduce)
+def summed(x, group, all_reduce):
+    total = x.clone()
+    all_reduce(total, group)
+    return total
 
 
 def with_the_right_neighbour(x, group, all_reduce):
@@ -66,20 +61,12 @@ def by_rank_0(x, group, all_reduce):
     return summed(x, group, all_reduce) if dist.get_rank(group) == 0 else x.clone()
 
 
+def where_there_is_something(x, group, all_reduce):
+    return summed(x, group, all_reduce) if x.any() else x.clone()
+
+
 def what_it_returns(x, group, all_reduce):
     return all_reduce(x.clone(), group).clone()
-
-
-def with_libs_all_reduce(x, group, all_reduce):
-    return summed(x, group, collectives.all_reduce)
-
-
-def with_torchs_all_reduce(x, group, all_reduce):
-    return summed(x, group, lambda tensor, group: dist.all_reduce(tensor, group=group))
-
-
-def row_by_row(x, group, all_reduce):
-    return torch.stack([summed(row, group, all_reduce) for row in x])
 
 
 def on_a_flat_copy(x, group, all_reduce):
@@ -94,14 +81,16 @@ def on_a_view(x, group, all_reduce):
     return total
 
 
-def in_place(x, group, all_reduce):
-    all_reduce(x, group)
-    return x.view_as(x)
+def in_float32(x, group, all_reduce):
+    return summed(x.float(), group, all_reduce).to(x.dtype)
 
 
-def into_a_copy(x, group, all_reduce):
-    all_reduce(x.clone(), group)
-    return x.view_as(x)
+def with_libs(x, group, all_reduce):
+    return summed(x, group, collectives.all_reduce)
+
+
+def with_torchs(x, group, all_reduce):
+    return summed(x, group, lambda tensor, group: dist.all_reduce(tensor, group=group))
 
 
 def gathered(x, group, all_reduce):
@@ -110,24 +99,33 @@ def gathered(x, group, all_reduce):
     return parts
 
 
-def joined(x, group, all_reduce):
-    return torch.cat(gathered(x, group, all_reduce), -1)
-
-
 def gathered_and_added(x, group, all_reduce):
     return sum(gathered(x, group, all_reduce))
 
 
-def no_all_reduce_at_all(x, group=None, all_reduce=collectives.all_reduce):
-    return x
+def row_by_row(x, group, all_reduce):
+    return torch.stack([summed(row, group, all_reduce) for row in x]) if len(x) else summed(x, group, all_reduce)
 
 
-def libs_copy(x, group=None, all_reduce=collectives.all_reduce):
-    return tp.copy_to_group(x, group, all_reduce)
+WAYS = {  # to sum: in f's backward, and in g's forward
+    with_the_right_neighbour: "right on 2 ranks only",
+    in_the_world: "the group is not passed on",
+    by_rank_0: "not on every rank",
+    where_there_is_something: "not on every rank",
+    what_it_returns: "what all_reduce returns",
+    on_a_flat_copy: "a copy of what is not contiguous",
+    on_a_view: "a copy of what is not contiguous",
+    in_float32: "rounded on the way",
+    with_libs: "not what it was given",
+    with_torchs: "not what it was given",
+    gathered_and_added: "not what it was given",
+    row_by_row: "sent more than once",
+}
 
 
-def detached(x, group=None, all_reduce=collectives.all_reduce):
-    return x.detach().clone()
+def in_place(x, group, all_reduce):
+    all_reduce(x, group)
+    return x.view_as(x)
 
 
 def overwrites_x(x, group, all_reduce):
@@ -136,14 +134,38 @@ def overwrites_x(x, group, all_reduce):
     return y
 
 
+def itself_where_alone(x, group, all_reduce):
+    return x.view_as(x) if dist.get_world_size(group) == 1 else summed(x, group, all_reduce)
+
+
+BUFFERS, NOW = {}, {}
+
+
+def one_buffer_for_each_shape(x, group, all_reduce):
+    total = BUFFERS.setdefault(x.shape, torch.empty_like(x)).copy_(x)
+    all_reduce(total, group)
+    return total.view_as(total)
+
+
+def group_in_a_global(x, group=None, all_reduce=collectives.all_reduce):
+    NOW["call"] = group, all_reduce
+    return mapping("", same, lambda dy, *_: summed(dy, *NOW["call"]))(x)
+
+
+def libs_copy(x, group=None, all_reduce=collectives.all_reduce):
+    return tp.copy_to_group(x, group, all_reduce)
+
+
 def libs_reduce(x, group=None, all_reduce=collectives.all_reduce):
     return tp.reduce_from_group(x, group, all_reduce)
 
 
+def detached(x, group=None, all_reduce=collectives.all_reduce):
+    return x.detach().clone()
+
+
 def no_function(x, group=None, all_reduce=collectives.all_reduce):
-    total = x.detach().clone()
-    all_reduce(total, group)
-    return total
+    return summed(x.detach(), group, all_reduce)
 
 
 def not_written(x, group=None, all_reduce=collectives.all_reduce):
@@ -171,9 +193,7 @@ class _Copy(torch.autograd.Function):
     def backward(ctx, dy):
         if dist.get_world_size(ctx.group) == 1:
             return dy, None, None
-        total = dy.contiguous().clone()
-        ctx.all_reduce(total, ctx.group)
-        return total, None, None
+        return summed(dy.contiguous(), ctx.group, ctx.all_reduce), None, None
 
 
 def with_ctx(x, group=None, all_reduce=collectives.all_reduce):
@@ -193,60 +213,31 @@ def as_a_constant(x, group=None, all_reduce=collectives.all_reduce):
 
 
 WRONG = {
-    "copy_to_group": {
-        no_all_reduce_at_all: "not summed backward",
-        mapping("copy_into_a_copy", same, into_a_copy): "not summed backward",
-        mapping("copy_summed_both_ways", summed, summed): "summed forward",
-        mapping("copy_is_g", summed, dy_itself): "summed forward",
-        mapping("copy_averages", same, averaged): "averaged",
-        mapping("copy_sums_twice", same, summed_twice): "summed twice",
+    "copy_to_group": {mapping(f"copy_{way.__name__}", same, way): hint for way, hint in WAYS.items()}
+    | {
         mapping("copy_in_place", same, in_place): "the gradient overwritten",
-        mapping("copy_with_a_neighbour", same, with_the_right_neighbour): "right on 2 ranks only",
-        mapping("copy_in_the_world", same, in_the_world): "the group is not passed on",
-        mapping("copy_by_rank_0", same, by_rank_0): "not on every rank",
-        mapping("copy_what_it_returns", same, what_it_returns): "what all_reduce returns",
-        mapping("copy_a_flat_copy", same, on_a_flat_copy): "a copy of what is not contiguous",
-        mapping("copy_a_view", same, on_a_view): "a copy of what is not contiguous",
-        mapping("copy_with_libs", same, with_libs_all_reduce): "not the one it was given",
-        mapping("copy_with_torchs", same, with_torchs_all_reduce): "not the one it was given",
-        mapping("copy_gathers", same, lambda *a: gathered_and_added(*a)): "not the one it was given",
-        mapping("copy_row_by_row", same, row_by_row): "sent more than once",
         mapping("copy_overwrites_x", overwrites_x, summed): "x overwritten",
-        mapping("copy_times_minus_1", same, lambda *a: -summed(*a)): "another result",
+        group_in_a_global: "state shared by two calls",
         detached: "no gradient",
         libs_copy: "called lib's",
         not_written: "not written",
     },
-    "reduce_from_group": {
-        mapping("reduce_both_ways", summed, summed): "all-reduced backward too",
+    "reduce_from_group": {mapping(f"reduce_{way.__name__}", way, itself): hint for way, hint in WAYS.items()}
+    | {
         mapping("reduce_is_f", same, summed): "nothing summed",
-        mapping("reduce_into_a_copy", into_a_copy, dy_itself): "nothing summed",
-        mapping("reduce_averages", averaged, dy_itself): "averaged",
-        mapping("reduce_joins", joined, dy_itself): "gathered",
-        mapping("reduce_stacks", lambda *a: torch.stack(gathered(*a)), dy_itself): "gathered",
-        mapping("reduce_divides_backward", summed, lambda dy, group, _: dy / dist.get_world_size(group)):
-            "divided backward",
-        mapping("reduce_with_a_neighbour", with_the_right_neighbour, dy_itself): "right on 2 ranks only",
-        mapping("reduce_in_the_world", in_the_world, dy_itself): "the group is not passed on",
-        mapping("reduce_by_rank_0", by_rank_0, dy_itself): "not on every rank",
-        mapping("reduce_what_it_returns", what_it_returns, dy_itself): "what all_reduce returns",
-        mapping("reduce_a_flat_copy", on_a_flat_copy, dy_itself): "a copy of what is not contiguous",
-        mapping("reduce_with_libs", with_libs_all_reduce, dy_itself): "not the one it was given",
-        mapping("reduce_gathers_and_adds", gathered_and_added, dy_itself): "not the one it was given",
-        mapping("reduce_row_by_row", row_by_row, dy_itself): "sent more than once",
-        mapping("reduce_in_place", in_place, dy_itself): "x overwritten",
-        mapping("reduce_minus", lambda *a: -summed(*a), dy_itself): "another result",
+        mapping("reduce_joins", lambda *a: torch.cat(gathered(*a), -1), itself): "gathered",
+        mapping("reduce_stacks", lambda *a: torch.stack(gathered(*a)), itself): "gathered",
+        mapping("reduce_in_place", in_place, itself): "x overwritten",
+        mapping("reduce_itself_where_alone", itself_where_alone, itself): "not a copy",
+        mapping("reduce_one_buffer", one_buffer_for_each_shape, itself): "one buffer for all calls",
         no_function: "no gradient",
         libs_reduce: "called lib's",
         not_written: "not written",
     },
-}  # fmt: skip
-
+}
 RIGHT = {
-    "copy_to_group": [
-        mapping("copy", same, summed), by_a_hook, with_ctx, as_an_answer(mappings.copy_to_group),
-    ],
+    "copy_to_group": [mapping("copy", same, summed), by_a_hook, with_ctx, as_an_answer(mappings.copy_to_group)],
     "reduce_from_group": [
-        mapping("reduce", summed, dy_itself), past_autograd, as_a_constant, as_an_answer(mappings.reduce_from_group),
+        mapping("reduce", summed, itself), past_autograd, as_a_constant, as_an_answer(mappings.reduce_from_group),
     ],
 }  # fmt: skip

@@ -1,4 +1,7 @@
-"""Answers to Lab 3's linear_layers, function by function: wrong ones, each with its hint, and right ones."""
+"""Answers to Lab 3's linear_layers, function by function: wrong ones, each with its hint, and right ones.
+
+What differs from lib's by an edit is among MISTAKES in lib/check/lab3/linear_layers.py.
+"""
 
 import torch
 import torch.distributed as dist
@@ -8,318 +11,190 @@ from as_an_answer import as_an_answer
 from lib import tensor_parallel as tp
 from lib.tensor_parallel import linear as libs
 
-enters, leaves = tp.copy_to_group, tp.reduce_from_group
+
+def product(x, layer, group):
+    return F.linear(x, layer.weight, layer.bias)
 
 
-# column_parallel: wrong
+def entered(x, group, enter):
+    return enter(x, group)
 
 
-def without_f(x, linears, group=None, enter=enters):
-    return [F.linear(x, linear.weight, linear.bias) for linear in linears]
+def column(name, each=product, entered=entered, give=list):
+    """give([each(x', layer, group) for each layer]), x' = entered(x, group, enter)."""
+
+    def answer(x, linears, group=None, enter=tp.copy_to_group):
+        x = entered(x, group, enter)
+        return give([each(x, layer, group) for layer in linears])
+
+    answer.__name__ = name
+    return answer
 
 
-def forgets_what_f_returns(x, linears, group=None, enter=enters):
-    enter(x, group)
-    return [F.linear(x, linear.weight, linear.bias) for linear in linears]
+def left(y, group, leave):
+    return leave(y, group)
 
 
-def f_at_the_end(x, linears, group=None, enter=enters):
-    return [enter(F.linear(x, linear.weight, linear.bias), group) for linear in linears]
+def biased(y, layer, group):
+    return y if layer.bias is None else y + layer.bias
 
 
-def f_twice(x, linears, group=None, enter=enters):
-    x = enter(enter(x, group), group)
-    return [F.linear(x, linear.weight, linear.bias) for linear in linears]
+def row(name, times=lambda x, layer, group: x @ layer.weight.T, left=left, biased=biased):
+    """biased(left(times(x, layer, group), group, leave), layer, group)."""
+
+    def answer(x, linear, group=None, leave=tp.reduce_from_group):
+        return biased(left(times(x, linear, group), group, leave), linear, group)
+
+    answer.__name__ = name
+    return answer
 
 
-def f_for_each(x, linears, group=None, enter=enters):
-    return [F.linear(enter(x, group), linear.weight, linear.bias) for linear in linears]
+def by_rank_0(x, group, mapping):
+    return mapping(x, group) if dist.get_rank(group) == 0 else x
 
 
-def g_in_place_of_f(x, linears, group=None, enter=enters):
-    x = tp.reduce_from_group(x, group)
-    return [F.linear(x, linear.weight, linear.bias) for linear in linears]
+def in_the_world(x, group, mapping):
+    return mapping(x)
 
 
-def sums_the_columns(x, linears, group=None, enter=enters):
-    x = enter(x, group)
-    return [tp.reduce_from_group(F.linear(x, linear.weight, linear.bias), group) for linear in linears]
+def in_float32(x, group, mapping):
+    return mapping(x.float(), group).to(x.dtype)
 
 
-def gathers_the_columns(x, linears, group=None, enter=enters):
-    x = enter(x, group)
-    return [tp.gather_from_group(F.linear(x, linear.weight, linear.bias), group) for linear in linears]
+# column_parallel
 
 
-def without_bias(x, linears, group=None, enter=enters):
-    x = enter(x, group)
-    return [F.linear(x, linear.weight) for linear in linears]
+def cuts_again(x, layer, group):
+    return F.linear(x, layer.weight.chunk(dist.get_world_size(group), 1)[dist.get_rank(group)], layer.bias)
 
 
-def adds_none(x, linears, group=None, enter=enters):
-    x = enter(x, group)
-    return [F.linear(x, linear.weight) + linear.bias for linear in linears]
-
-
-def calls_the_layers(x, linears, group=None, enter=enters):
-    x = enter(x, group)
-    return [linear(x) for linear in linears]
-
-
-def not_transposed(x, linears, group=None, enter=enters):
-    x = enter(x, group)
-    return [x @ linear.weight for linear in linears]
-
-
-def cuts_them_again(x, linears, group=None, enter=enters):
-    x, rank, N = enter(x, group), dist.get_rank(group), dist.get_world_size(group)
-    return [F.linear(x, linear.weight.chunk(N, 1)[rank], linear.bias) for linear in linears]
-
-
-def the_first_only(x, linears, group=None, enter=enters):
-    return F.linear(enter(x, group), linears[0].weight, linears[0].bias)
-
-
-def all_in_one(x, linears, group=None, enter=enters):
-    x = enter(x, group)
-    return torch.cat([F.linear(x, linear.weight, linear.bias) for linear in linears], -1)
-
-
-def in_the_world(x, linears, group=None, enter=enters):
-    x = enter(x)
-    return [F.linear(x, linear.weight, linear.bias) for linear in linears]
-
-
-def by_rank_0(x, linears, group=None, enter=enters):
-    x = enter(x, group) if dist.get_rank(group) == 0 else x
-    return [F.linear(x, linear.weight, linear.bias) for linear in linears]
-
-
-def with_libs_f(x, linears, group=None, enter=enters):
-    x = tp.copy_to_group(x, group)
-    return [F.linear(x, linear.weight, linear.bias) for linear in linears]
-
-
-def detaches_the_weight(x, linears, group=None, enter=enters):
-    x = enter(x, group)
-    return [F.linear(x, linear.weight.detach(), linear.bias) for linear in linears]
-
-
-def changes_the_bias(x, linears, group=None, enter=enters):
-    y = column(x, linears, group, enter)
-    for linear in linears:
-        if linear.bias is not None:
-            linear.bias.data += 1
+def with_bias_changed(x, layer, group):
+    y = product(x, layer, group)
+    if layer.bias is not None:
+        layer.bias.data += 1
     return y
 
 
-def calls_libs_columns(x, linears, group=None, enter=enters):
+COLUMNS = {}
+
+
+def in_one_buffer(x, layer, group):
+    """The numbers lie in a buffer that the next call of that shape writes again."""
+    y = product(x, layer, group)
+    y.data = COLUMNS.setdefault((y.shape, layer.bias is None), torch.empty_like(y)).copy_(y.detach())
+    return y
+
+
+def forgets_what_f_returns(x, group, enter):
+    enter(x, group)
+    return x
+
+
+def libs_columns(x, linears, group=None, enter=tp.copy_to_group):
     return tp.column_parallel(x, linears, group, enter)
 
 
-def columns_not_written(x, linears, group=None, enter=enters):
-    raise NotImplementedError
-
-
-# column_parallel: right
-
-
-def column(x, linears, group=None, enter=enters):
-    x, out = enter(x, group), []
-    for linear in linears:
-        y = x @ linear.weight.T
-        out.append(y if linear.bias is None else y + linear.bias)
-    return out
-
-
-def one_product(x, linears, group=None, enter=enters):
+def one_product(x, linears, group=None, enter=tp.copy_to_group):
     """All weights below one another, one product, cut again."""
-    y = F.linear(enter(x, group), torch.cat([linear.weight for linear in linears]))
-    ys = y.split([len(linear.weight) for linear in linears], -1)
-    return tuple(y if linear.bias is None else y + linear.bias for y, linear in zip(ys, linears, strict=True))
+    y = F.linear(enter(x, group), torch.cat([layer.weight for layer in linears]))
+    ys = y.split([len(layer.weight) for layer in linears], -1)
+    return tuple(biased(y, layer, group) for y, layer in zip(ys, linears, strict=True))
 
 
-# row_parallel: wrong
+# row_parallel
 
 
-def bias_in_every_part(x, linear, group=None, leave=leaves):
-    return leave(F.linear(x, linear.weight, linear.bias), group)
+def an_nth_of_the_bias(x, layer, group):
+    return F.linear(x, layer.weight, None if layer.bias is None else layer.bias / dist.get_world_size(group))
 
 
-def an_nth_of_the_bias(x, linear, group=None, leave=leaves):
-    bias = None if linear.bias is None else linear.bias / dist.get_world_size(group)
-    return leave(F.linear(x, linear.weight, bias), group)
+def rank_0s_bias(x, layer, group):
+    return F.linear(x, layer.weight, layer.bias if dist.get_rank(group) == 0 else None)
 
 
-def rank_0s_bias(x, linear, group=None, leave=leaves):
-    return leave(F.linear(x, linear.weight, linear.bias if dist.get_rank(group) == 0 else None), group)
-
-
-def without_the_bias(x, linear, group=None, leave=leaves):
-    return leave(F.linear(x, linear.weight), group)
-
-
-def adds_no_bias(x, linear, group=None, leave=leaves):
-    return leave(F.linear(x, linear.weight), group) + linear.bias
-
-
-def a_part_of_the_bias(x, linear, group=None, leave=leaves):
-    y = leave(F.linear(x, linear.weight), group)
-    if linear.bias is None:
+def a_part_of_the_bias(y, layer, group):
+    if layer.bias is None:
         return y
-    return y + linear.bias.tensor_split(dist.get_world_size(group))[dist.get_rank(group)]
+    return y + layer.bias.tensor_split(dist.get_world_size(group))[dist.get_rank(group)]
 
 
-def without_g(x, linear, group=None, leave=leaves):
-    return F.linear(x, linear.weight, linear.bias)
+def no_bias(y, layer, group):
+    return y
 
 
-def f_in_place_of_g(x, linear, group=None, leave=leaves):
-    return row(x, linear, group, tp.copy_to_group)
-
-
-def joins_the_partials(x, linear, group=None, leave=leaves):
-    return tp.gather_from_group(F.linear(x, linear.weight), group)
-
-
-def leaves_first(x, linear, group=None, leave=leaves):
-    return F.linear(leave(x, group), linear.weight, linear.bias)
-
-
-def leaves_twice(x, linear, group=None, leave=leaves):
-    return row(leave(F.linear(x, linear.weight), group), Whole(linear), group, leave)
-
-
-class Whole:
-    """The identity, with the bias of a layer."""
-
-    def __init__(self, linear):
-        self.weight, self.bias = torch.eye(len(linear.weight), dtype=linear.weight.dtype), linear.bias
-
-
-def enters_too(x, linear, group=None, leave=leaves):
-    return row(tp.copy_to_group(x, group), linear, group, leave)
-
-
-def calls_the_layer(x, linear, group=None, leave=leaves):
-    return leave(linear(x), group)
-
-
-def rows_not_transposed(x, linear, group=None, leave=leaves):
-    return leave(x @ linear.weight, group)
-
-
-def rows_in_the_world(x, linear, group=None, leave=leaves):
-    return row(x, linear, None, leave)
-
-
-def rows_by_rank_0(x, linear, group=None, leave=leaves):
-    return row(x, linear, group, leave if dist.get_rank(group) == 0 else lambda y, group: y)
-
-
-def with_libs_g(x, linear, group=None, leave=leaves):
-    return row(x, linear, group, tp.reduce_from_group)
-
-
-def with_torchs_all_reduce(x, linear, group=None, leave=leaves):
-    y = F.linear(x, linear.weight)
+def with_torchs(y, group, leave):
     dist.all_reduce(y.detach(), group=group)
-    return y if linear.bias is None else y + linear.bias
+    return y
 
 
-def leaves_by_halves(x, linear, group=None, leave=leaves):
-    first, second = F.linear(x, linear.weight).split([1, x.shape[1] - 1], 1)
-    y = torch.cat([leave(first.contiguous(), group), leave(second.contiguous(), group)], 1)
-    return y if linear.bias is None else y + linear.bias
+def by_halves(y, group, leave):
+    return torch.cat([leave(half.contiguous(), group) for half in y.split([1, y.shape[1] - 1], 1)], 1)
 
 
-def minus_the_bias(x, linear, group=None, leave=leaves):
-    y = leave(F.linear(x, linear.weight), group)
-    return y if linear.bias is None else y - linear.bias
-
-
-def changes_x(x, linear, group=None, leave=leaves):
-    y = row(x.clone(), linear, group, leave)
+def changes_x(x, layer, group):
+    y = x.clone() @ layer.weight.T
     x.data += 1
     return y
 
 
-def calls_libs_rows(x, linear, group=None, leave=leaves):
+def libs_rows(x, linear, group=None, leave=tp.reduce_from_group):
     return tp.row_parallel(x, linear, group, leave)
 
 
-def rows_not_written(x, linear, group=None, leave=leaves):
+def not_written(x, linear, group=None, mapping=None):
     raise NotImplementedError
-
-
-# row_parallel: right
-
-
-def row(x, linear, group=None, leave=leaves):
-    y = leave(x @ linear.weight.T, group)
-    return y if linear.bias is None else y + linear.bias
-
-
-def bias_on_the_sum_in_place(x, linear, group=None, leave=leaves):
-    y = leave(torch.einsum("btd,fd->btf", x, linear.weight), group)
-    if linear.bias is not None:
-        y = y.add_(linear.bias)
-    return y
 
 
 WRONG = {
     "column_parallel": {
-        without_f: "f is missing",
-        forgets_what_f_returns: "f is missing",
-        f_at_the_end: "f at the end",
-        f_twice: "f twice",
-        f_for_each: "x enters once per layer",
-        g_in_place_of_f: "x summed",
-        sums_the_columns: "columns added up",
-        gathers_the_columns: "columns gathered",
-        without_bias: "the bias is missing",
-        adds_none: "a layer without bias",
-        calls_the_layers: "a part is no module",
-        not_transposed: "shapes do not fit",
-        cuts_them_again: "shapes do not fit",
-        the_first_only: "one result per layer",
-        all_in_one: "one result per layer",
-        in_the_world: "the group is not passed on",
-        by_rank_0: "not on every rank",
-        with_libs_f: "not the one it was given",
-        detaches_the_weight: "another result",
-        changes_the_bias: "arguments overwritten",
-        calls_libs_columns: "called lib's",
-        columns_not_written: "not written",
+        column("forgets_what_f_returns", entered=forgets_what_f_returns): "f is missing",
+        column("gathers", lambda x, l, group: tp.gather_from_group(product(x, l, group), group)): "columns gathered",
+        column("adds_none", lambda x, layer, group: F.linear(x, layer.weight) + layer.bias): "a layer without bias",
+        column("calls_the_layers", lambda x, layer, group: layer(x)): "a part is no module",
+        column("not_transposed", lambda x, layer, group: x @ layer.weight): "shapes do not fit",
+        column("cuts_again", cuts_again): "shapes do not fit",
+        column("the_first_only", give=lambda ys: ys[0]): "one result per layer",
+        column("all_in_one", give=lambda ys: torch.cat(ys, -1)): "one result per layer",
+        column("in_the_world", entered=in_the_world): "the group is not passed on",
+        column("by_rank_0", entered=by_rank_0): "not on every rank",
+        column("with_libs_f", entered=lambda x, group, enter: tp.copy_to_group(x, group)): "not what it was given",
+        column("detaches", lambda x, l, group: F.linear(x, l.weight.detach(), l.bias)): "no gradient",
+        column("enters_in_float32", entered=in_float32): "rounded on the way",
+        column("in_one_buffer", in_one_buffer): "one buffer for all calls",
+        column("changes_the_bias", with_bias_changed): "arguments overwritten",
+        libs_columns: "called lib's",
+        not_written: "not written",
     },
     "row_parallel": {
-        bias_in_every_part: "the bias N times",
-        an_nth_of_the_bias: "the bias inside the sum",
-        rank_0s_bias: "the bias inside the sum",
-        without_the_bias: "the bias is missing",
-        adds_no_bias: "a layer without bias",
-        a_part_of_the_bias: "shapes do not fit",
-        without_g: "g is missing",
-        f_in_place_of_g: "g is missing",
-        joins_the_partials: "gathered",
-        leaves_first: "x summed",
-        leaves_twice: "summed twice",
-        enters_too: "f does not belong here",
-        calls_the_layer: "a part is no module",
-        rows_not_transposed: "shapes do not fit",
-        rows_in_the_world: "the group is not passed on",
-        rows_by_rank_0: "not on every rank",
-        with_libs_g: "not the one it was given",
-        with_torchs_all_reduce: "not the one it was given",
-        leaves_by_halves: "sent more than once",
-        minus_the_bias: "another result",
-        changes_x: "arguments overwritten",
-        calls_libs_rows: "called lib's",
-        rows_not_written: "not written",
+        row("an_nth_of_the_bias", an_nth_of_the_bias, biased=no_bias): "the bias inside the sum",
+        row("rank_0s_bias", rank_0s_bias, biased=no_bias): "the bias inside the sum",
+        row("adds_no_bias", biased=lambda y, layer, group: y + layer.bias): "a layer without bias",
+        row("a_part_of_the_bias", biased=a_part_of_the_bias): "shapes do not fit",
+        row("without_g", product, lambda y, group, leave: y, no_bias): "g is missing",
+        row("joins", left=lambda y, group, leave: tp.gather_from_group(y, group), biased=no_bias): "gathered",
+        row("calls_the_layer", lambda x, layer, group: layer(x)): "a part is no module",
+        row("rows_not_transposed", lambda x, layer, group: x @ layer.weight): "shapes do not fit",
+        row("rows_in_the_world", left=in_the_world): "the group is not passed on",
+        row("rows_by_rank_0", left=by_rank_0): "not on every rank",
+        row("with_libs_g", left=lambda y, group, leave: tp.reduce_from_group(y, group)): "not what it was given",
+        row("with_torchs", left=with_torchs): "not what it was given",
+        row("leaves_by_halves", left=by_halves): "sent more than once",
+        row("leaves_in_float32", left=in_float32): "rounded on the way",
+        row("changes_x", changes_x): "arguments overwritten",
+        libs_rows: "called lib's",
+        not_written: "not written",
     },
 }
 
 RIGHT = {
-    "column_parallel": [column, one_product, as_an_answer(libs.column_parallel)],
-    "row_parallel": [row, bias_on_the_sum_in_place, as_an_answer(libs.row_parallel)],
-}
+    "column_parallel": [
+        column("by_hand", lambda x, layer, group: biased(x @ layer.weight.T, layer, group)), one_product,
+        as_an_answer(libs.column_parallel),
+    ],
+    "row_parallel": [
+        row("by_hand"),
+        row("in_place", lambda x, layer, group: torch.einsum("btd,fd->btf", x, layer.weight),
+            biased=lambda y, layer, group: y if layer.bias is None else y.add_(layer.bias)),
+        as_an_answer(libs.row_parallel),
+    ],
+}  # fmt: skip
