@@ -123,15 +123,16 @@ def table_of(exercise, module) -> dict | None:
 
 def source_of(exercise, module) -> str:
     """The hash of all that a table depends on."""
-    paths = [*_files(module), *(Path(__file__).with_name(f"{name}.py") for name in VOCABULARY)]
+    paths = [*_files(module, exercise), *(Path(__file__).with_name(f"{name}.py") for name in VOCABULARY)]
     texts = [path.read_text(encoding="utf-8") for path in paths] + [inspect.getsource(exercise.reference)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def _files(module):
+def _files(module, exercise):
     path = Path(module.__file__)
     beside = path.with_name(f"{path.stem}_wrong.py")
-    return [path, *([beside] if beside.exists() else [])]
+    own = Path(exercise.measure.__code__.co_filename) if inspect.isfunction(exercise.measure) else path
+    return [path, *([beside] if beside.exists() else []), *([own] if own != path else [])]
 
 
 def stale(exercises_and_modules) -> list[str]:
