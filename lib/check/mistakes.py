@@ -136,15 +136,16 @@ def source_of(exercise, module) -> str:
     """The hash of all that a table depends on."""
     text = Path(module.__file__).read_text(encoding="utf-8")
     names = [*VOCABULARY, *(name for name in WITHOUT_RANKS if f"from lib.check.{name} " in text)]
-    paths = [*_files(module), *(Path(__file__).with_name(f"{name}.py") for name in names)]
+    paths = [*_files(module, exercise), *(Path(__file__).with_name(f"{name}.py") for name in names)]
     texts = [path.read_text(encoding="utf-8") for path in paths] + [inspect.getsource(exercise.reference)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def _files(module):
+def _files(module, exercise):
     path = Path(module.__file__)
     beside = path.with_name(f"{path.stem}_wrong.py")
-    return [path, *([beside] if beside.exists() else [])]
+    own = Path(exercise.measure.__code__.co_filename) if inspect.isfunction(exercise.measure) else path
+    return [path, *([beside] if beside.exists() else []), *([own] if own != path else [])]
 
 
 def stale(exercises_and_modules) -> list[str]:

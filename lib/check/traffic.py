@@ -144,4 +144,4 @@ def _listed(calls):
 
 def fitting(cases):
     """A judge: the ranks' calls fit together, and are for the group. Where they do not, wrong values tell little."""
-    return each(cases, lambda case, rank, record: _astray(f"{case.name}: {case.rank(rank)}", case, record))
+    return each(cases, lambda case, rank, record: astray(f"{case.name}: {case.rank(rank)}", case, record))

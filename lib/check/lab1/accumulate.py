@@ -7,24 +7,28 @@ The model is a wrapper that notes what happens to it, in order; for k = 3, as it
 """
 
 import contextlib
-from fractions import Fraction
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from lib import backend
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab0.cases import called, in_step, number, seen
+from lib.check import symptoms as s
+from lib.check.cases import called, form_of, in_step
+from lib.check.claims import claim, each, element, kept
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.explain import fraction, shares, two
 from lib.check.lab1 import models
-from lib.check.lab1.accumulate_hints import HINTS
-from lib.check.lab1.cases import GROUPS, WORLD, Case
+from lib.check.lab1.means import GROUPS, WORLD, Step
 from lib.check.lab1.wire import COLLECTIVES
 from lib.data_parallel import accumulate
 
-NAME = "accumulate"
 KS = {"1 micro-batch": 1, "2 micro-batches": 2, "4 micro-batches": 4}
-CASES = [Case(NAME, GROUPS[0], what) for what in KS]
+CASES = (
+    *(Step(GROUPS[0], what=what) for what in KS),
+    Step(GROUPS[0], what="2 micro-batches", again=1),
+)
+EVENTS = ("forward", "backward alone", "backward", "average")
 
 
 class Noting(nn.Module):
@@ -59,109 +63,155 @@ class Noting(nn.Module):
                 parameter.grad /= dist.get_world_size()
 
 
+def _shards(case, rank):
+    return [models.shard(rank, 4 * case.again + i) for i in range(KS[case.what])]
+
+
 def _measure(fn):
+    held = []
+
     def one(case, _):
-        model, rank = Noting(), dist.get_rank()
-        shards = [models.shard(rank, i) for i in range(KS[case.what])]
-        shards = [(x.to(backend.device()), y.to(backend.device()), with_branch) for x, y, with_branch in shards]
-        returned = called(case, fn, model, shards, models.loss_of)
-        tensor = isinstance(returned, torch.Tensor)
-        record = {
-            "gradients": models.gradients(model.module), "events": model.events,
-            "loss": float(returned.detach()) if tensor and returned.numel() == 1 else returned,
-            "attached": tensor and returned.requires_grad,
-        }  # fmt: skip
-        return {"ok": True, **record}
+        model = Noting()
+        there = [tuple(t.to(backend.device()) if torch.is_tensor(t) else t for t in one)
+                 for one in _shards(case, case.members.index(dist.get_rank()))]  # fmt: skip
+        loss = called(case, fn, model, there, models.loss_of)
+        is_tensor = torch.is_tensor(loss)
+        record = {"ok": True, "events": model.events, "loss": loss.detach().cpu().clone() if is_tensor else loss}
+        record |= {"gradients": models.gradients(model.module), "attached": is_tensor and loss.requires_grad}
+        held.append((record, loss))
+        return record
 
-    return in_step(CASES, dict.fromkeys, one, wire=dist.new_group())
-
-
-def _of_micro_batches(k):
-    """[the mean over ranks of the gradient of micro-batch i alone, ...] and each rank's own [[{name: gradient}]]."""
-    own = [models.of_each_rank([[models.shard(rank, i)] for rank in range(WORLD)]) for i in range(k)]
-    return [{name: sum(part[name] for part in parts) / WORLD for name in parts[0]} for parts in own], own
+    records = in_step(CASES, dict.fromkeys, one, wire=dist.new_group())
+    for record, loss in held:
+        record["kept"] = not torch.is_tensor(loss) or torch.equal(loss.detach().cpu(), record["loss"])
+    return records
 
 
-def _gradients(runs):
-    for _, case, records in seen(runs, CASES):
-        k = KS[case.what]
-        means, own = _of_micro_batches(k)
-        for rank, record in enumerate(records):
-            for name in means[0]:
-                want, got = sum(mean[name] for mean in means) / k, record["gradients"][name]
-                if got is not None and models.equal(got, want):
-                    continue
-                facts = {"k": k, "absent": got is None, "shares": None, "local": False}
-                text = f"{case.where}: rank {rank}, {name}"
-                if got is None:
-                    return Problem("value", f"{text}: .grad is None, expected the mean over ranks", facts)
-                element = tuple((got != want).nonzero()[0].tolist())
-                text += f", element {element[0] if len(element) == 1 else element}: "
-                text += f"expected {number(want[element])}, got {number(got[element])}"
-                facts["shares"] = _shares(record["gradients"], means)
-                if facts["shares"] is None:
-                    facts["shares"] = _shares(record["gradients"], [parts[rank] for parts in own])
-                    facts["local"] = facts["shares"] is not None
-                return Problem("value", f"{text}\n{_say(facts)}", facts)
-    return None
+def _parts(case):
+    """[[{name: gradient} of each rank] of each micro-batch alone]"""
+    by_rank = [_shards(case, rank) for rank in range(case.world_size)]
+    return [models.of_each_rank([[shards[i]] for shards in by_rank]) for i in range(KS[case.what])]
 
 
-def _shares(gradients, parts):
-    """[c_i] with gradients = sum_i c_i parts[i], over all parameters together, or None."""
-    names = [name for name in parts[0] if gradients[name] is not None]
-    flat = lambda named: torch.cat([named[name].flatten() for name in names])
-    columns, out = torch.stack([flat(part) for part in parts], 1), flat(gradients)  # (n, k), (n,)
-    found = torch.linalg.lstsq(columns, out[:, None]).solution[:, 0]  # (k,)
-    if not models.equal(columns @ found, out):
+def _mean(named):
+    return {name: sum(one[name] for one in named) / len(named) for name in named[0]}
+
+
+def _gradients(case, rank, record):
+    parts, got = _parts(case), record["gradients"]
+    means = [_mean(of_ranks) for of_ranks in parts]
+    want = _mean(means)
+    wrong = next((n for n in want if got[n] is None or not models.equal(got[n], want[n])), None)
+    if wrong is None:
         return None
-    return [Fraction(c).limit_denominator(256) for c in found.tolist()]
+    where, facts = f"{case.name}: {case.rank(rank)}, {wrong}", {"case": case, "shares": None, "local": False}
+    if got[wrong] is None:
+        return Problem("value", f"{where}: .grad is None, expected the mean over ranks", facts | {"local": True})
+    flat = lambda named: torch.cat([named[n].flatten() for n in want if got[n] is not None])
+    found = shares(flat(got), [flat(mean) for mean in means])
+    if found is None:
+        found = shares(flat(got), [flat(of_ranks[rank]) for of_ranks in parts])
+        facts["local"] = found is not None
+    facts["shares"] = found
+    problem = element(where, got[wrong], want[wrong])
+    return Problem("value", f"{problem.text}\n{_say(case, facts)}", facts, [case.name, _say(case, facts)])
 
 
-def _say(facts):
+def _say(case, facts):
     if facts["shares"] is None:
         return "It is no sum of the micro-batches' gradients."
     whose = "this rank's own gradients" if facts["local"] else "the gradients"
-    terms = ", ".join(f"{share} of micro-batch {i}" for i, share in enumerate(facts["shares"]) if share) or "nothing"
-    return f"In it are, of {whose}: {terms}; expected {Fraction(1, facts['k'])} of each, averaged over the ranks."
+    terms = ", ".join(f"{fraction(c)} of micro-batch {i}" for i, c in facts["shares"].items()) or "nothing"
+    return f"In it are, of {whose}: {terms}; expected 1/{KS[case.what]} of each, averaged over the ranks."
 
 
-def _loss(runs):
-    for _, case, records in seen(runs, CASES):
-        k = KS[case.what]
-        for rank, record in enumerate(records):
-            losses = [models.loss_of(models.Small(0), models.shard(rank, i)).item() for i in range(k)]
-            want, got = sum(losses) / k, record["loss"]
-            text = f"{case.where}: rank {rank} returned {got}, expected {want}, the mean of {[*losses]}"
-            facts = {"k": k, "got": got, "want": want, "losses": losses}
-            if not isinstance(got, float) or abs(got - want) > 1e-9 * max(1, abs(want)):
-                return Problem("loss", text, facts)
-            if record["attached"]:
-                return Problem("attached", f"{case.where}: rank {rank} returned a loss that requires grad")
-    return None
+def _loss(case, rank, record):
+    got, losses = record["loss"], [models.loss_of(models.Small(0), shard).item() for shard in _shards(case, rank)]
+    where, want = f"{case.name}: {case.rank(rank)} returned", sum(losses) / len(losses)
+    if not torch.is_tensor(got) or got.numel() != 1:
+        facts = {"got": form_of(got), "float": isinstance(got, float)}
+        return Problem("returned", f"{where} {form_of(got)}, expected a tensor of one number", facts)
+    if abs(got.item() - want) > 1e-9 * max(1, abs(want)):
+        x, y = two(want, got.item())
+        facts = {"sum": got.item() == sum(losses), "last": got.item() in (losses[-1], losses[-1] / len(losses))}
+        return Problem("loss", f"{where} {y}, expected {x}, the mean of {losses}", facts, [case.name, got.item()])
+    return Problem("attached", f"{where} a loss that requires grad") if record["attached"] else None
 
 
-def _one_exchange(runs):
-    for _, case, records in seen(runs, CASES):
-        k = KS[case.what]
-        for rank, record in enumerate(records):
-            events = record["events"]
-            expected = ["forward", "backward alone"] * (k - 1) + ["forward", "backward", "average"]
-            if events != expected:
-                text = f"{case.where}: rank {rank} did {', '.join(events)}; expected {', '.join(expected)}"
-                return Problem("events", text, {"k": k, **{e: events.count(e) for e in (*expected, "backward alone")}})
-    return None
+def _one_exchange(case, rank, record):
+    k, events = KS[case.what], record["events"]
+    expected = ["forward", "backward alone"] * (k - 1) + ["forward", "backward", "average"]
+    if events == expected:
+        return None
+    text = f"{case.name}: {case.rank(rank)} did {', '.join(events)}; expected {', '.join(expected)}"
+    return Problem("events", text, {"k": k, "case": case} | {event: events.count(event) for event in EVENTS})
+
+
+def _events(fits):
+    return lambda p: p.kind == "events" and fits(p.facts)
+
+
+def _missing(p):
+    return p.kind == "value" and p.facts["shares"] and len(p.facts["shares"]) < KS[p.facts["case"].what]
 
 
 EXERCISE = Exercise(
-    name=NAME,
+    name="accumulate",
     reference=accumulate,
     measure=_measure,
     worlds=(WORLD,),
     may_call=(*COLLECTIVES, "accumulate.average_gradients"),
+    leaves_out={
+        "precise": "the model sends, and a loss may be added up in float32",
+        "under way": "it returns when the gradients are averaged: no two steps are under way",
+        "alone": "it takes no group: the model alone knows its ranks",
+        "generators": "the notebook gives a list of micro-batches",
+        "memory": "what each backward frees is torch's; that it follows its forward is a claim",
+        "attributes": "a function has none",
+    },
     claims=(
-        Claim("gradient of the whole batch", 5, "4 ranks; k = 1, 2, 4 micro-batches", _gradients),
-        Claim("the mean loss", 2, "over the rank's micro-batches, detached", _loss),
-        Claim("one exchange, whatever k", 3, "no_sync for the first k-1; average_gradients once", _one_exchange),
+        claim("gradient of the whole batch", 5, "4 ranks; k = 1, 2, 4 micro-batches", each(CASES, _gradients)),
+        claim("the mean loss", 2, "over the rank's micro-batches, detached", each(CASES, _loss), kept(CASES)),
+        claim(
+            "one exchange, whatever k", 3, "no_sync for the first k-1; average_gradients once",
+            each(CASES, _one_exchange),
+        ),
     ),
-    hints=HINTS,
-)
+    hints=(
+        Hint("called what it builds", s.kind("built-in"),
+             "build it from the model's `no_sync` and `average_gradients`."),
+        Hint("not averaged over ranks", s.both(s.kind("value"), s.fact("local")),
+             "each rank still has its own gradient: call model.average_gradients() after the last backward."),
+        Hint("a micro-batch is missing", _missing,
+             "every micro-batch needs its backward, the last one too, and all before average_gradients()."),
+        Hint("unequal shares", s.kind("value"),
+             "every micro-batch counts alike, 1/k: average over the ranks once, when all gradients have been added."),
+        Hint("nothing returned", s.both(s.kind("returned"), s.fact("got", "None")),
+             "end with `return` of the mean loss."),
+        Hint("a plain number", s.both(s.kind("returned"), s.fact("float")),
+             "return the loss as a tensor, (): the cells below ask for its .item(). loss.detach() has no graph."),
+        Hint("the sum of the losses", s.both(s.kind("loss"), s.fact("sum")),
+             "that is the sum over micro-batches: divide by k, so that losses can be compared whatever k is."),
+        Hint("the last loss only", s.both(s.kind("loss"), s.fact("last")),
+             "that is the last micro-batch's. Add up the losses of all k."),
+        Hint("another loss", s.kind("loss", "returned"),
+             "return one number, the mean of this rank's k losses; nothing has to be sent for it."),
+        Hint("a loss with its graph", s.kind("attached"),
+             "it keeps every micro-batch's graph alive. Add up loss.detach()."),
+        s.NOT_KEPT,
+        Hint("one backward at the end", _events(lambda f: f["backward"] + f["backward alone"] < f["k"]),
+             "summing losses first keeps the activations of all k micro-batches. Call backward after each forward."),
+        Hint("its own average", _events(lambda f: f["average"] == 0),
+             "the model sends its gradients itself, in its buckets: call model.average_gradients() once."),
+        Hint("an average in every micro-batch", _events(lambda f: f["average"] > 1),
+             "k exchanges instead of one. Call average_gradients() after the loop."),
+        Hint("no_sync for the last one too", _events(lambda f: f["backward"] == 0),
+             "in no_sync no bucket can leave during backward. The last micro-batch runs outside of it."),
+        Hint("every micro-batch sends", _events(lambda f: f["backward"] > 1),
+             "a bucket that leaves in an earlier backward misses the gradients still to come: run all micro-batches "
+             "but the last, forward and backward, inside `with model.no_sync():`."),
+        Hint("computed twice", _events(lambda f: f["forward"] > f["k"]),
+             "loss_fn runs the forward pass. Call it once per micro-batch, and keep the loss."),
+        *s.ANYWHERE,
+    ),
+)  # fmt: skip

@@ -1,102 +1,180 @@
 """Lab 1, section 4: plan_buckets(parameters, capacity) and reduce_bucket(parameters, group, all_reduce)."""
 
-from functools import partial
+from contextlib import suppress
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from lib.check.framework import Bundle, Claim, Exercise, Hint, Problem
-from lib.check.lab0.cases import name_of, seen
-from lib.check.lab0.mistakes import hung
-from lib.check.lab1 import averaging, plan_buckets
-from lib.check.lab1.cases import GROUPS, GROUPS_SAY, WORLD, Case
-from lib.check.lab1.models import Small
+from lib import backend
+from lib.check import symptoms as s
+from lib.check.cases import Case, called, groups_and_control, in_step
+from lib.check.claims import claim, each, kept
+from lib.check.comm import MAY_CALL, Clash, Recorder
+from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.lab1 import means, models, plan_buckets
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, value
 from lib.check.lab1.wire import COLLECTIVES
+from lib.check.traffic import fitting, only_calls
 from lib.data_parallel import bucketed
 
-CASES = [Case("reduce_bucket", members) for members in GROUPS]
 ODD = "leave.weight"  # a parameter whose elements do not lie in memory in their order
-
-
-def _model():
-    model = Small()
-    model.leave.weight = nn.Parameter(model.leave.weight.detach().T.contiguous().T)
-    return model
+IDLE = "rank 0 without gradients"
 
 
 def _bucket(model):
     return [p for p in model.parameters() if p.requires_grad][::-1]
 
 
-def _one_flat_tensor(runs):
-    n, dtype = sum(p.numel() for p in _bucket(Small())), torch.float64
-    for run, case, records in seen(runs, CASES):
-        problem = averaging.another_way(run, case)
+N_ELEMENTS = sum(p.numel() for p in _bucket(models.Small()))
+CASES = (
+    *(Case(members, N_ELEMENTS) for members in GROUPS),
+    Case(GROUPS[0], N_ELEMENTS, again=1),
+    Case(GROUPS[1], N_ELEMENTS, what=IDLE),
+    Case(ALONE, N_ELEMENTS),
+)
+
+
+def _model():
+    model = models.Small()
+    model.leave.weight = nn.Parameter(model.leave.weight.detach().T.contiguous().T)
+    return model
+
+
+def _parts(case):
+    """What each rank contributes, [{name: gradient}]."""
+    parts = models.of_each_rank([[models.shard(rank, case.again)] for rank in range(case.world_size)])
+    if case.what == IDLE:
+        parts[0] = {name: torch.zeros_like(g) for name, g in parts[0].items()}
+    return parts
+
+
+def _measure(fn):
+    held = []
+
+    def one(case, groups):
+        group, control = groups
+        rank, device, shapes = dist.get_rank(control), backend.device(), []
+        recorder, model = Recorder(control, [case.members]), _model().to(device)
+        if case.what != IDLE or rank:
+            x, y, with_branch = models.shard(rank, case.again)
+            models.loss_of(model, (x.to(device), y.to(device), with_branch)).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p += rank  # or nobody would see that the parameters are averaged instead
+        before = means.state(model)
+
+        def given(tensor, group=None):
+            """Sums in place and returns nothing, as torch's does."""
+            shapes.append(tuple(tensor.shape))
+            recorder.all_reduce(tensor, group)
+
+        with suppress(Clash):  # it is in the record
+            called(case, fn, _bucket(model), group, given)
+        recorder.end()
+        got, touched = models.gradients(model), not means.same(before, means.state(model))
+        problem = models.wrong_gradient(f"{case.name}: {case.rank(rank)}", rank, got, _parts(case))
         if problem:
-            return problem
-        for rank, record in enumerate(records):
-            where, calls = f"{case.where}: {case.rank(rank)}", record["calls"]
-            if len(calls) != 1:
-                return Problem("calls", f"{where} called all_reduce {len(calls)} times, expected once")
-            ((shape, got),) = calls
-            if got != dtype or tuple(shape) != (n,):
-                words = f"all-reduced {name_of(got)} {tuple(shape)}, expected {name_of(dtype)} ({n},)"
-                return Problem("flat", f"{where} {words}, the bucket's elements end to end")
-    return None
+            problem.facts |= {"touched": touched, "case": case, "odd": problem.facts["name"] == ODD}
+        record = recorder.record() | {"problem": problem, "shapes": shapes, "touched": touched}
+        record["ok"] = problem is None and record["stray"] is None
+        held.append((record, model, got))
+        return record
+
+    records = in_step(CASES, groups_and_control, one, dist.new_group())
+    for record, model, got in held:
+        now = models.gradients(model)
+        record["kept"] = all(g is None or torch.equal(g, now[name]) for name, g in got.items())
+    return records
+
+
+def _flat(case, rank, record):
+    if record["shapes"] == [(case.n,)]:
+        return None
+    words = f"all-reduced a tensor of shape {record['shapes'][0]}, expected ({case.n},), the bucket's elements"
+    return Problem("flat", f"{case.name}: {case.rank(rank)} {words} end to end")
+
+
+def _untouched(case, rank, record):
+    if not record["touched"]:
+        return None
+    return Problem("touched", f"{case.name}: {case.rank(rank)} changed a parameter, not only .grad")
+
+
+def _raised_after_the_sum(p):
+    return p.kind == "raised" and s.failed(p).book is not None and any(e.op != "mark" for e in s.failed(p).book.entries)
 
 
 REDUCE_BUCKET = Exercise(
     name="reduce_bucket",
     reference=bucketed.reduce_bucket,
-    measure=partial(averaging.measured, CASES, _model, _bucket),
+    measure=_measure,
     worlds=(WORLD,),
-    may_call=(averaging.GIVEN, *COLLECTIVES),
+    may_call=("buckets.given", *MAY_CALL, *COLLECTIVES),
+    leaves_out={
+        "under way": "it returns when the mean is there: no two calls are under way",
+        "generators": "the notebook gives it lists, the buckets of a plan",
+        "returned": "it returns nothing: the caller's gradients hold the result",
+        "memory": "one flat copy of a bucket is what it is there for",
+        "attributes": "a function has none",
+    },
     claims=(
-        Claim("the mean in every .grad", 6, f"{GROUPS_SAY}; unused, not contiguous ones", averaging.means(CASES)),
-        Claim("one all-reduce per bucket", 3, "of one flat tensor of exactly n elements", _one_flat_tensor),
-        Claim("parameters left alone", 1, "only .grad changes", averaging.untouched(CASES)),
+        claim(
+            "the mean in every .grad",
+            6,
+            f"1 rank, {GROUPS_SAY}; unused, not contiguous ones",
+            fitting(CASES), means.as_found(CASES), kept(CASES),
+        ),
+        claim(
+            "one all-reduce per bucket",
+            3,
+            "of one flat tensor of exactly n elements",
+            only_calls(CASES, lambda case, rank: [("all_reduce", "", case.n)]), each(CASES, _flat),
+        ),
+        claim("parameters left alone", 1, "only .grad changes", each(CASES, _untouched)),
     ),
     hints=(
-        *averaging.MISTAKES,
-        averaging.RETURNED_NOTHING,
-        Hint(
-            "a copy of a gradient that is not contiguous",
-            lambda p: (
-                (averaging.value(p, lambda f: f["own"] and f["name"] == ODD))
-                or (p.kind == "raised" and "view size is not compatible" in p.text)
-            ),
-            "a transposed gradient has no flat view: .view fails, and .reshape(-1) or .flatten() is a copy, so that "
-            "what is written there is lost. Write back with p.grad.copy_(piece.view_as(p.grad)).",
-        ),
-        Hint(
-            "never written back",
-            lambda p: averaging.value(p, lambda f: f["own"]),
-            "the flat tensor is a copy: after the all-reduce each piece must be copied back, p.grad.copy_(piece).",
-        ),
-        averaging.NO_GRADIENT,
-        Hint(
-            "sizes that differ between ranks",
-            lambda p: hung(p) or p.kind in ("mismatch", "died"),
-            "the flat tensor must have the same size on every rank. A parameter whose p.grad is None keeps its place, "
-            "with zeros.",
-        ),
-        Hint(
-            "pieces in the wrong places",
-            lambda p: p.kind == "value" or (p.kind == "raised" and "size" in p.text),
-            "write back in the order in which you flattened: each parameter's piece begins where the one before it "
-            "ends, and has p.numel() elements.",
-        ),
-        averaging.ANOTHER_WAY,
-        Hint(
-            "one message per parameter",
-            lambda p: p.kind == "calls",
-            "that is the naive way: put all gradients into one flat tensor, and all-reduce that.",
-        ),
-        Hint(
-            "another flat tensor",
-            lambda p: p.kind == "flat",
-            "end to end, without padding, in the gradients' dtype: torch.cat([g.reshape(-1) for g in gradients]).",
-        ),
+        Hint("called lib's", s.kind("built-in"), "build it from the all_reduce that the function is given."),
+        s.NO_GROUP,
+        Hint("the parameter, not its gradient", s.either(s.kind("touched"), s.fact("touched")),
+             "a parameter itself has changed. Gradients are averaged, p.grad; it is the optimizer that changes p."),
+        means.NOT_DIVIDED,
+        means.DIVIDED_TWICE,
+        means.WORLD_SIZE,
+        Hint("another divisor", value("factor"),
+             "the sum is right, but divided by another number than N, the group's number of ranks."),
+        Hint("what all_reduce returns", s.both(s.refused("None"), _raised_after_the_sum),
+             "all_reduce(tensor, group) sums in place, and need not return anything: use the tensor that you gave it."),
+        Hint("a copy of a gradient that is not contiguous",
+             s.either(value("own", "odd"), s.both(s.raised("RuntimeError"), lambda p: not _raised_after_the_sum(p))),
+             "a transposed gradient has no flat view: .view fails, and .reshape(-1) or .flatten() is a copy, so that "
+             "what is written there is lost. Write back with p.grad.copy_(piece.view_as(p.grad))."),
+        Hint("never written back", value("own"),
+             "the flat tensor is a copy: after the all-reduce each piece must be copied back, p.grad.copy_(piece)."),
+        Hint("a parameter without gradient", s.either(value("absent"), s.refused("None")),
+             "where this rank did not use a parameter, p.grad is None. It contributes zeros, and must hold the mean "
+             "afterwards, or the ranks' models part: p.grad = torch.zeros_like(p)."),
+        Hint("an op for all_reduce", s.raised("TypeError"),
+             "the all_reduce that you are given takes (tensor, group) and sums. Divide yourself."),
+        Hint("a rank that returns early", lambda p: p.kind == "clash" and p.fact("over"),
+             "a rank that has no gradient for this bucket takes part all the same, with zeros: the others wait for "
+             "it."),
+        Hint("sizes that differ between ranks", means.UNLIKE,
+             "the flat tensor must have the same size on every rank. A parameter whose p.grad is None keeps its "
+             "place, with zeros."),
+        Hint("pieces in the wrong places", s.either(s.kind("value"), s.raised("RuntimeError")),
+             "write back in the order in which you flattened: each parameter's piece begins where the one before it "
+             "ends, and has p.numel() elements."),
+        s.NOT_KEPT,
+        Hint("not the all_reduce it was given", s.kind("another way"),
+             "whoever calls your function chooses the algorithm: call the argument `all_reduce`, not one that you "
+             "imported."),
+        s.NARROW,
+        Hint("one message per parameter", lambda p: p.kind == "calls" and len(p.facts["got"]) > 1,
+             "that is the naive way: put all gradients into one flat tensor, and all-reduce that."),
+        Hint("another flat tensor", s.kind("flat", "calls"),
+             "end to end, without padding, in the gradients' dtype: torch.cat([g.reshape(-1) for g in gradients])."),
+        *s.ANYWHERE,
     ),
-)
+)  # fmt: skip
 EXERCISE = Bundle("buckets", (plan_buckets.EXERCISE, REDUCE_BUCKET))

@@ -1,31 +1,29 @@
 """What LossScaler is checked on: runs of a few steps, the gradients that overflow in them, and an optimizer.
 
-Three runs, each a list of steps with the gradients that overflow in them:
-
-    good      no overflow, S stays                          are gradients unscaled, once?
-    overflow  on all ranks, then on one, in any parameter   is the step skipped on every rank, and nothing touched?
-    scale     growth_interval 2                             does S go down and up when it should?
+good      no overflow, S stays                          are gradients unscaled, once?
+overflow  on all ranks, then on one, in any parameter   is the step skipped on every rank, and nothing touched?
+scale     growth_interval 2                             does S go down and up when it should?
 """
 
-import copy
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
+from lib.check.lab1.means import ALONE, GROUPS, Step
+
 GOOD, OVERFLOW, SCALE = "no overflow", "overflows", "scale"
-SCALER = {GOOD: (8.0, 4.0, 0.5, 1000), OVERFLOW: (8.0, 4.0, 0.5, 1000), SCALE: (8.0, 4.0, 0.5, 2)}
+INTERVAL = {GOOD: 1000, OVERFLOW: 1000, SCALE: 2}
 INF, NAN = float("inf"), float("nan")
 ALL, FIRST, LAST = "all ranks", "rank 0", "the last rank"
 
 
-@dataclass(frozen=True)
-class Overflow:
+class Overflow(NamedTuple):
     """One element of one gradient, on all ranks or on one."""
 
     value: float
     who: str = ALL
-    parameter: int = 0  # of three; the last two are those that a hasty look leaves out
+    parameter: int = 0  # of three; the last is in another parameter group
 
     def on(self, rank, world_size):
         return {ALL: True, FIRST: rank == 0, LAST: rank == world_size - 1}[self.who]
@@ -43,24 +41,28 @@ STEPS = {  # None: a good step
     SCALE: (None, None, None, Overflow(INF), None, None, Overflow(NAN), Overflow(INF, LAST), None, None),
 }  # fmt: skip
 AFTER = (8.0, 32.0, 32.0, 16.0, 16.0, 64.0, 32.0, 16.0, 16.0, 64.0)  # S after each step of the run "scale"
+CASES = (
+    Step(GROUPS[0], what=GOOD, dtype=torch.float16),  # a flag: no dtype is too narrow for it
+    *(Step(members, what=OVERFLOW, dtype=torch.float16) for members in (*GROUPS, ALONE)),
+    Step(GROUPS[0], what=SCALE, dtype=torch.float16),
+)
 
 
 class Noting(torch.optim.SGD):
-    """SGD with momentum that keeps the gradients of every step it was asked for."""
+    """SGD with momentum, two parameter groups; it keeps the gradients of every step that it was asked for."""
 
     def __init__(self, parameters):
-        super().__init__(parameters, lr=0.25, momentum=0.5)
-        self.steps = []
+        super().__init__([{"params": parameters[:2]}, {"params": parameters[2:]}], lr=0.25, momentum=0.5)
+        self.parameters, self.steps = parameters, []
 
     def step(self):
-        self.steps.append([copied(p.grad) for p in self.param_groups[0]["params"]])
+        self.steps.append([copied(p.grad) for p in self.parameters])
         super().step()
 
     def everything(self):
-        """Parameters and state, copied."""
-        parameters = self.param_groups[0]["params"]
-        state = [copy.deepcopy(dict(self.state[p])) for p in parameters if p in self.state]
-        return [copied(p) for p in parameters], state
+        """Parameters and momentum, copied."""
+        momentum = [buffer for p in self.parameters if p in self.state for buffer in self.state[p].values()]
+        return [copied(tensor) for tensor in [*self.parameters, *momentum] if tensor is not None]
 
 
 def copied(tensor):

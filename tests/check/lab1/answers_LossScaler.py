@@ -70,56 +70,9 @@ class InheritsLibs(loss_scaler.LossScaler):
     pass
 
 
-class DoesNotScale(ByMethods):
-    def scale_loss(self, loss):
-        return loss
-
-
 class ScalesANumber(ByMethods):
     def scale_loss(self, loss):
         return loss.item() * self.scale
-
-
-class EveryGradientIsThere(ByMethods):
-    def gradients(self, optimizer):
-        return [p.grad for group in optimizer.param_groups for p in group["params"]]
-
-
-class ForgetsTheGroup(ByMethods):
-    def anywhere(self, here, group, all_reduce):
-        return super().anywhere(here, None, all_reduce)
-
-
-class AsksOnlyIfItOverflowed(ByMethods):
-    def anywhere(self, here, group, all_reduce):
-        return here and super().anywhere(here, group, all_reduce)
-
-
-class DoesNotUnscale(ByMethods):
-    def unscale(self, optimizer):
-        pass
-
-
-class UnscalesTwice(ByMethods):
-    def unscale(self, optimizer):
-        super().unscale(optimizer)
-        super().unscale(optimizer)
-
-
-class GrowsBeforeItUnscales(ByMethods):
-    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
-        if self.anywhere(self.here(optimizer), group, all_reduce):
-            return self.skip(optimizer)
-        self.grow()
-        self.unscale(optimizer)
-        optimizer.step()
-        return True
-
-
-class EveryRankForItself(ByMethods):
-    def anywhere(self, here, group, all_reduce):
-        super().anywhere(here, group, all_reduce)
-        return here
 
 
 class StepsAndRestores(ByMethods):
@@ -136,21 +89,6 @@ class StepsAndRestores(ByMethods):
         for p, value in zip(parameters, before, strict=True):
             p.data.copy_(value)
         return self.skip(optimizer)
-
-
-class LooksForInf(ByMethods):
-    def overflowed(self, gradient):
-        return gradient.isinf().any()
-
-
-class LooksForLarge(ByMethods):
-    def overflowed(self, gradient):
-        return (gradient > 65504).any() or gradient.isnan().any()
-
-
-class LooksAtTheFirst(ByMethods):
-    def here(self, optimizer):
-        return self.overflowed(self.gradients(optimizer)[0])
 
 
 class LooksAtTheLoss(ByMethods):
@@ -188,17 +126,6 @@ class StepsOnZeros(ByMethods):
         return super().skip(optimizer)
 
 
-class ForgetsTheMomentum(ByMethods):
-    def skip(self, optimizer):
-        optimizer.state.clear()
-        return super().skip(optimizer)
-
-
-class ReturnsNothing(ByMethods):
-    def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
-        super().step(optimizer, group, all_reduce)
-
-
 class LowersItsOwnScale(ByMethods):
     """The ranks skip together, but only the one that overflowed lowers its scale."""
 
@@ -212,52 +139,21 @@ class LowersItsOwnScale(ByMethods):
         return False
 
 
-class GrowsEveryTime(ByMethods):
-    def grow(self):
-        self.scale *= self.growth
-
-
-class NeverGrows(ByMethods):
-    def grow(self):
-        pass
-
-
-class GrowsLate(ByMethods):
-    def grow(self):
-        self.good += 1
-        if self.good > self.growth_interval:
-            self.scale *= self.growth
-            self.good = 0
-
-
-class KeepsCounting(ByMethods):
-    def grow(self):
-        self.good += 1
-        if self.good >= self.growth_interval:
-            self.scale *= self.growth
-
-
-class NeverLowers(ByMethods):
-    def skip(self, optimizer):
-        self.good = 0
-        return False
-
-
-class GoesOnCounting(ByMethods):
-    def skip(self, optimizer):
-        self.scale *= self.backoff
-        return False
-
-
-class AnotherAllReduce(ByMethods):
-    def anywhere(self, here, group, all_reduce):
-        return super().anywhere(here, group, collectives.all_reduce)
-
-
 class OnePerGradient(ByMethods):
     def step(self, optimizer, group=None, all_reduce=collectives.all_reduce):
         found = [self.anywhere(self.overflowed(g), group, all_reduce) for g in self.gradients(optimizer)]
         return super().step(optimizer, group, lambda tensor, _: tensor.fill_(any(found)))
+
+
+class TheFirstGroup(ByMethods):
+    def gradients(self, optimizer):
+        return [p.grad for p in optimizer.param_groups[0]["params"] if p.grad is not None]
+
+
+class WithoutScale:
+    def __init__(self, *numbers):
+        self.inner = ByMethods(*numbers)
+        self.scale_loss, self.step = self.inner.scale_loss, self.inner.step
 
 
 class NotWritten(ByMethods):
@@ -297,34 +193,16 @@ class InOnePiece:
 
 WRONG = {
     InheritsLibs: "called what it builds",
-    DoesNotScale: "the loss is not scaled",
     ScalesANumber: "the loss is not scaled",
-    EveryGradientIsThere: "a parameter without gradient",
-    ForgetsTheGroup: "the group is not passed on",
-    AsksOnlyIfItOverflowed: "only some ranks ask",
-    DoesNotUnscale: "not unscaled",
-    UnscalesTwice: "unscaled twice",
-    GrowsBeforeItUnscales: "unscaled with the next scale",
-    EveryRankForItself: "every rank for itself",
     StepsAndRestores: "steps in a skipped step",
-    LooksForInf: "nan is not seen",
-    LooksForLarge: "-inf is not seen",
-    LooksAtTheFirst: "not every gradient is looked at",
     LooksAtTheLoss: "the loss is looked at",
     OneFineRankIsEnough: "the votes are added up wrongly",
     ExpectsOneVote: "the votes are added up wrongly",
     StepsOnZeros: "steps in a skipped step",
-    ForgetsTheMomentum: "a skipped step leaves traces",
-    ReturnsNothing: "not whether it stepped",
     LowersItsOwnScale: "ranks with different scales",
-    GrowsEveryTime: "grows in every step",
-    NeverGrows: "does not grow in time",
-    GrowsLate: "does not grow in time",
-    KeepsCounting: "the count goes on after growth",
-    NeverLowers: "not lowered",
-    GoesOnCounting: "the count goes on after an overflow",
-    AnotherAllReduce: "another all-reduce",
     OnePerGradient: "more than one number",
+    TheFirstGroup: "the first parameter group only",
+    WithoutScale: "no scale",
     NotWritten: "not written",
 }
 

@@ -9,20 +9,22 @@ from as_an_answer import as_an_answer
 from lib.data_parallel import accumulate
 
 
-def _loop(model, microbatches, loss_fn, divide=None, before=lambda: None, alone=None, average=True):
-    """A right answer, unless told otherwise. alone(i): is backward i inside no_sync?"""
+def _loop(model, microbatches, loss_fn):
+    """A right answer, but that it does not average."""
     k = len(microbatches)
-    alone = alone or (lambda i: i < k - 1)
     total = 0.0
     for i, microbatch in enumerate(microbatches):
-        before()
-        with model.no_sync() if alone(i) else contextlib.nullcontext():
+        with model.no_sync() if i < k - 1 else contextlib.nullcontext():
             loss = loss_fn(model, microbatch)
-            (loss / (divide or k)).backward()
+            (loss / k).backward()
         total += loss.detach() / k
-    if average:
-        model.average_gradients()
     return total
+
+
+def _right(model, microbatches, loss_fn):
+    loss = _loop(model, microbatches, loss_fn)
+    model.average_gradients()
+    return loss
 
 
 # wrong
@@ -30,26 +32,6 @@ def _loop(model, microbatches, loss_fn, divide=None, before=lambda: None, alone=
 
 def calls_lib(model, microbatches, loss_fn):
     return accumulate(model, microbatches, loss_fn)
-
-
-def never_averages(model, microbatches, loss_fn):
-    return _loop(model, microbatches, loss_fn, average=False)
-
-
-def not_divided(model, microbatches, loss_fn):
-    return _loop(model, microbatches, loss_fn, divide=1)
-
-
-def divided_twice(model, microbatches, loss_fn):
-    return _loop(model, microbatches, loss_fn, divide=len(microbatches) ** 2)
-
-
-def divided_by_the_ranks_too(model, microbatches, loss_fn):
-    return _loop(model, microbatches, loss_fn, divide=len(microbatches) * dist.get_world_size())
-
-
-def zero_grad_between(model, microbatches, loss_fn):
-    return _loop(model, microbatches, loss_fn, before=model.zero_grad)
 
 
 def leaves_the_last_out(model, microbatches, loss_fn):
@@ -73,14 +55,6 @@ def averages_before_the_last(model, microbatches, loss_fn):
     return total
 
 
-def forgets_to_return(model, microbatches, loss_fn):
-    _loop(model, microbatches, loss_fn)
-
-
-def returns_the_sum(model, microbatches, loss_fn):
-    return _loop(model, microbatches, loss_fn) * len(microbatches)
-
-
 def returns_the_last(model, microbatches, loss_fn):
     k = len(microbatches)
     for i, microbatch in enumerate(microbatches):
@@ -92,19 +66,9 @@ def returns_the_last(model, microbatches, loss_fn):
 
 
 def averages_the_loss_too(model, microbatches, loss_fn):
-    loss = _loop(model, microbatches, loss_fn)
+    loss = _right(model, microbatches, loss_fn)
     dist.all_reduce(loss)
     return loss / dist.get_world_size()
-
-
-def keeps_the_graph(model, microbatches, loss_fn):
-    k, losses = len(microbatches), []
-    for i, microbatch in enumerate(microbatches):
-        with model.no_sync() if i < k - 1 else contextlib.nullcontext():
-            losses.append(loss_fn(model, microbatch) / k)
-            losses[-1].backward()
-    model.average_gradients()
-    return sum(losses)
 
 
 def one_backward(model, microbatches, loss_fn):
@@ -114,28 +78,31 @@ def one_backward(model, microbatches, loss_fn):
     return loss.detach()
 
 
-def averages_every_time(model, microbatches, loss_fn):
-    k, total = len(microbatches), 0.0
-    for microbatch in microbatches:
-        loss = loss_fn(model, microbatch) / k
-        loss.backward()
-        model.average_gradients()
-        total += loss.detach()
-    return total
-
-
-def without_no_sync(model, microbatches, loss_fn):
-    return _loop(model, microbatches, loss_fn, alone=lambda i: False)
-
-
-def no_sync_for_all(model, microbatches, loss_fn):
-    return _loop(model, microbatches, loss_fn, alone=lambda i: True)
-
-
 def computes_the_loss_again(model, microbatches, loss_fn):
-    _loop(model, microbatches, loss_fn)
+    _right(model, microbatches, loss_fn)
     with torch.no_grad():
         return sum(loss_fn(model, microbatch) for microbatch in microbatches) / len(microbatches)
+
+
+def averages_by_itself(model, microbatches, loss_fn):
+    loss = _loop(model, microbatches, loss_fn)
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+    return loss
+
+
+TOTAL = torch.zeros((), dtype=torch.float64)
+
+
+def one_total_for_ever(model, microbatches, loss_fn):
+    return TOTAL.copy_(_right(model, microbatches, loss_fn))
+
+
+def averages_the_losses_as_a_number(model, microbatches, loss_fn):
+    return float(_right(model, microbatches, loss_fn))
 
 
 def not_written(model, microbatches, loss_fn):
@@ -159,7 +126,7 @@ def first_the_others_then_the_last(model, microbatches, loss_fn):
 
 
 def divides_the_gradient(model, microbatches, loss_fn):
-    """The sum of the gradients, divided once at the end; and the loss as a float."""
+    """The sum of the gradients, divided once at the end."""
     k, total = len(microbatches), 0.0
     for i in range(k):
         with contextlib.ExitStack() as stack:
@@ -172,28 +139,20 @@ def divides_the_gradient(model, microbatches, loss_fn):
     for p in model.parameters():
         if p.grad is not None:
             p.grad /= k
-    return total / k
+    return torch.tensor(total / k)
 
 
 WRONG = {
     calls_lib: "called what it builds",
-    never_averages: "not averaged over ranks",
-    not_divided: "not divided by k",
-    divided_twice: "divided twice",
-    divided_by_the_ranks_too: "divided by the number of ranks too",
-    zero_grad_between: "gradients thrown away",
     leaves_the_last_out: "a micro-batch is missing",
     averages_before_the_last: "unequal shares",
-    forgets_to_return: "nothing returned",
-    returns_the_sum: "the sum of the losses",
     returns_the_last: "the last loss only",
     averages_the_loss_too: "another loss",
-    keeps_the_graph: "a loss with its graph",
     one_backward: "one backward at the end",
-    averages_every_time: "an average in every micro-batch",
-    without_no_sync: "every micro-batch sends",
-    no_sync_for_all: "no_sync for the last one too",
     computes_the_loss_again: "computed twice",
+    averages_by_itself: "its own average",
+    one_total_for_ever: "one buffer for all calls",
+    averages_the_losses_as_a_number: "a plain number",
     not_written: "not written",
 }
 

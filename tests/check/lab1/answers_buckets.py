@@ -70,10 +70,6 @@ def sizes_for_parameters(parameters, capacity):
     return [[p.numel() for p in bucket] for bucket in closes_at_a_new_dtype(parameters, capacity)]
 
 
-def leaves_out_large_ones(parameters, capacity):
-    return closes_at_a_new_dtype([p for p in parameters if nbytes(p) <= capacity], capacity)
-
-
 def forgets_the_last_bucket(parameters, capacity):
     return with_one_open_bucket(parameters, capacity)[:-1]
 
@@ -109,88 +105,25 @@ def begins_with_an_empty_one(parameters, capacity):
     return [*plan, current]
 
 
-def in_forward_order(parameters, capacity):
+def _forward(parameters, capacity):
     return closes_at_a_new_dtype(list(reversed(parameters)), capacity)
 
 
 def reverses_the_buckets(parameters, capacity):
-    return in_forward_order(parameters, capacity)[::-1]
+    return _forward(parameters, capacity)[::-1]
 
 
 def reverses_inside(parameters, capacity):
-    return [bucket[::-1] for bucket in in_forward_order(parameters, capacity)]
+    return [bucket[::-1] for bucket in _forward(parameters, capacity)]
 
 
-def in_the_order_of_opening(parameters, capacity):
-    plan, current = [], {}
-    for p in reversed(parameters):
-        if p.dtype not in current or sum(map(nbytes, current[p.dtype])) + nbytes(p) > capacity:
-            current[p.dtype] = []
-            plan.append(current[p.dtype])
-        current[p.dtype].append(p)
-    return plan
-
-
-def counts_elements(parameters, capacity):
-    plan = []
-    for p in reversed(parameters):
-        if plan and sum(q.numel() for q in plan[-1]) + p.numel() <= capacity and plan[-1][0].dtype == p.dtype:
-            plan[-1].append(p)
-        else:
-            plan.append([p])
-    return plan
-
-
-def four_bytes_each(parameters, capacity):
-    plan = []
-    for p in reversed(parameters):
-        if plan and sum(4 * q.numel() for q in plan[-1]) + 4 * p.numel() <= capacity and plan[-1][0].dtype == p.dtype:
-            plan[-1].append(p)
-        else:
-            plan.append([p])
-    return plan
-
-
-def looks_afterwards(parameters, capacity):
-    plan = [[]]
-    for p in reversed(parameters):
-        if plan[-1] and (sum(map(nbytes, plan[-1])) >= capacity or plan[-1][0].dtype != p.dtype):
-            plan.append([])
-        plan[-1].append(p)
+def keeps_its_plan(parameters, capacity, plan=[]):  # noqa: B006
+    plan += closes_at_a_new_dtype(parameters, capacity)
     return plan
 
 
 def everything_in_one(parameters, capacity):
     return [list(reversed(parameters))]
-
-
-def mixes_dtypes(parameters, capacity):
-    plan = []
-    for p in reversed(parameters):
-        if plan and sum(map(nbytes, plan[-1])) + nbytes(p) <= capacity:
-            plan[-1].append(p)
-        else:
-            plan.append([p])
-    return plan
-
-
-def one_for_each(parameters, capacity):
-    return [[p] for p in reversed(parameters)]
-
-
-def never_quite_full(parameters, capacity):
-    plan = []
-    for p in reversed(parameters):
-        if plan and plan[-1][0].dtype == p.dtype and sum(map(nbytes, plan[-1])) + nbytes(p) < capacity:
-            plan[-1].append(p)
-        else:
-            plan.append([p])
-    return plan
-
-
-def turns_the_list_round(parameters, capacity):
-    parameters.reverse()
-    return closes_at_a_new_dtype(parameters[::-1], capacity)
 
 
 def calls_libs_plan(parameters, capacity):
@@ -249,55 +182,12 @@ def views_of_the_flat(parameters, group, all_reduce):
 # reduce_bucket: wrong
 
 
-def forgets_to_divide(parameters, group, all_reduce):
-    flat = flatten([grad(p) for p in parameters])
-    all_reduce(flat, group)
-    unflatten(flat, [p.grad for p in parameters])
-
-
-def before_and_after(parameters, group, all_reduce):
-    unflatten(averaged(parameters, group, all_reduce), [p.grad for p in parameters])
-    for p in parameters:
-        p.grad /= dist.get_world_size(group)
-
-
-def size_of_the_world(parameters, group, all_reduce):
-    flat = flatten([grad(p) for p in parameters])
-    all_reduce(flat, group)
-    unflatten(flat / dist.get_world_size(), [p.grad for p in parameters])
-
-
-def size_of_the_bucket(parameters, group, all_reduce):
-    flat = flatten([grad(p) for p in parameters])
-    all_reduce(flat, group)
-    unflatten(flat / len(parameters), [p.grad for p in parameters])
-
-
-def never_written_back(parameters, group, all_reduce):
-    averaged(parameters, group, all_reduce)
-
-
 def rebinds_the_name(parameters, group, all_reduce):
     flat, at = averaged(parameters, group, all_reduce), 0
     for p in parameters:
         g = p.grad
         g = flat[at : at + g.numel()].view_as(g)
         at += p.numel()
-
-
-def flattens_the_parameters(parameters, group, all_reduce):
-    for p in parameters:
-        grad(p)
-    flat = flatten(parameters)
-    all_reduce(flat, group)
-    unflatten(flat / dist.get_world_size(group), parameters)
-
-
-def skips_what_has_none(parameters, group, all_reduce):
-    used = [p.grad for p in parameters if p.grad is not None]
-    flat = flatten(used)
-    all_reduce(flat, group)
-    unflatten(flat / dist.get_world_size(group), used)
 
 
 def zeros_that_it_forgets(parameters, group, all_reduce):
@@ -311,11 +201,6 @@ def does_not_expect_none(parameters, group, all_reduce):
     flat = torch.cat([p.grad.reshape(-1) for p in parameters])
     all_reduce(flat, group)
     unflatten(flat / dist.get_world_size(group), [p.grad for p in parameters])
-
-
-def writes_back_the_other_way(parameters, group, all_reduce):
-    flat = averaged(parameters, group, all_reduce)
-    unflatten(flat, [p.grad for p in reversed(parameters)])
 
 
 def stays_at_the_beginning(parameters, group, all_reduce):
@@ -344,34 +229,6 @@ def views_every_gradient(parameters, group, all_reduce):
     unflatten(flat / dist.get_world_size(group), [p.grad for p in parameters])
 
 
-def takes_what_it_returns(parameters, group, all_reduce):
-    flat = all_reduce(flatten([grad(p) for p in parameters]), group) / dist.get_world_size(group)
-    unflatten(flat, [p.grad for p in parameters])
-
-
-def without_group(parameters, group, all_reduce):
-    flat = flatten([grad(p) for p in parameters])
-    all_reduce(flat)
-    unflatten(flat / dist.get_world_size(group), [p.grad for p in parameters])
-
-
-def asks_for_the_mean(parameters, group, all_reduce):
-    flat = flatten([grad(p) for p in parameters])
-    all_reduce(flat, group=group, op=dist.ReduceOp.AVG)
-    unflatten(flat, [p.grad for p in parameters])
-
-
-def updates_them_too(parameters, group, all_reduce):
-    with_lib_flatten(parameters, group, all_reduce)
-    with torch.no_grad():
-        for p in parameters:
-            p -= 0.1 * p.grad
-
-
-def an_imported_all_reduce(parameters, group, all_reduce):
-    with_lib_flatten(parameters, group, collectives.all_reduce)
-
-
 def one_by_one(parameters, group, all_reduce):
     for p in parameters:
         all_reduce(grad(p), group)
@@ -392,6 +249,34 @@ def a_column(parameters, group, all_reduce):
     unflatten(flat[:, 0] / dist.get_world_size(group), [p.grad for p in parameters])
 
 
+def in_float32(parameters, group, all_reduce):
+    flat = flatten([grad(p) for p in parameters]).float()
+    all_reduce(flat, group)
+    unflatten(flat / dist.get_world_size(group), [p.grad for p in parameters])
+
+
+def returns_early(parameters, group, all_reduce):
+    if any(p.grad is not None for p in parameters):
+        with_lib_flatten(parameters, group, all_reduce)
+
+
+def nothing_to_do_alone(parameters, group, all_reduce):
+    if dist.get_world_size(group) > 1:
+        with_lib_flatten(parameters, group, all_reduce)
+
+
+FLAT = {}
+
+
+def one_flat_tensor_for_ever(parameters, group, all_reduce):
+    flat = flatten([grad(p) for p in parameters])
+    flat = FLAT.setdefault(len(flat), flat).copy_(flat)
+    all_reduce(flat, group)
+    flat /= dist.get_world_size(group)
+    for p, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        p.grad = piece.view(p.shape)
+
+
 def calls_libs(parameters, group, all_reduce):
     bucketed.reduce_bucket(parameters, group, all_reduce)
 
@@ -405,47 +290,29 @@ WRONG = {
         forgets_to_return: "not a list of lists",
         one_flat_list: "not a list of lists",
         sizes_for_parameters: "not a list of lists",
-        leaves_out_large_ones: "the large ones left out",
         forgets_the_last_bucket: "the last bucket left out",
         drops_what_does_not_fit: "some left out",
         keeps_it_in_both: "twice",
         begins_with_an_empty_one: "an empty bucket",
-        in_forward_order: "forward order",
         reverses_the_buckets: "forward inside a bucket",
         reverses_inside: "the order of the buckets",
-        in_the_order_of_opening: "the order of the buckets",
-        counts_elements: "elements for bytes",
-        four_bytes_each: "elements for bytes",
-        looks_afterwards: "looked too late",
+        keeps_its_plan: "one list for all calls",
         everything_in_one: "room not counted anew",
-        mixes_dtypes: "dtypes mixed",
-        one_for_each: "one each",
-        never_quite_full: "closed too early",
-        turns_the_list_round: "turned round in place",
         calls_libs_plan: "called lib's",
         no_plan_yet: "not written",
     },
     "reduce_bucket": {
-        forgets_to_divide: "not divided",
-        before_and_after: "divided twice",
-        size_of_the_world: "the world's size, not the group's",
-        size_of_the_bucket: "another divisor",
-        never_written_back: "never written back",
         rebinds_the_name: "never written back",
-        flattens_the_parameters: "the parameter, not its gradient",
-        skips_what_has_none: "sizes that differ between ranks",
         zeros_that_it_forgets: "a parameter without gradient",
         does_not_expect_none: "a parameter without gradient",
-        writes_back_the_other_way: "pieces in the wrong places",
         stays_at_the_beginning: "pieces in the wrong places",
         loses_its_place: "pieces in the wrong places",
         writes_to_a_reshaped_copy: "a copy of a gradient that is not contiguous",
         views_every_gradient: "a copy of a gradient that is not contiguous",
-        takes_what_it_returns: "what all_reduce returns",
-        without_group: "the group is not passed on",
-        asks_for_the_mean: "an op for all_reduce",
-        updates_them_too: "the parameter, not its gradient",
-        an_imported_all_reduce: "not the all_reduce it was given",
+        in_float32: "rounded on the way",
+        returns_early: "a rank that returns early",
+        nothing_to_do_alone: "a parameter without gradient",
+        one_flat_tensor_for_ever: "one buffer for all calls",
         one_by_one: "one message per parameter",
         padded: "another flat tensor",
         a_column: "another flat tensor",
