@@ -2,9 +2,11 @@
 
 elements, ring     by the ranks' books: what p2p sent, in group ranks
 only_calls         by the records of `comm.Recorder`: the calls of what the answer was given, and nothing beside
+fitting            by the same records: ranks that agree, on the group that was given
 """
 
 from lib.check.cases import seen
+from lib.check.claims import each
 from lib.check.exercise import Problem
 from lib.check.explain import who
 
@@ -72,7 +74,7 @@ def only_calls(cases, expected, phases=("",), section=None):
         for run, case, records in seen(runs, cases):
             for rank, record in enumerate(records):
                 where = f"{case.name}: {case.rank(rank)}"
-                if found := _astray(where, case, record) or _beside(run, case, where, rank, record, phases, section):
+                if found := astray(where, case, record) or _beside(run, case, where, rank, record, phases, section):
                     return found
                 got, want = [call[:3] for call in record["calls"]], expected(case, rank)
                 facts = {"case": case, "rank": rank, "got": got, "want": want}
@@ -89,7 +91,8 @@ def only_calls(cases, expected, phases=("",), section=None):
     return judge
 
 
-def _astray(where, case, record):
+def astray(where, case, record):
+    """The Problem if the ranks' calls did not fit together, or one was for another group."""
     if record["clash"] is not None:
         clash = record["clash"]
         return Problem("clash", f"{where}: {clash.text}", {"case": case} | clash.facts, clash.trace)
@@ -115,3 +118,8 @@ def _beside(run, case, where, rank, record, phases, section):
 
 def _listed(calls):
     return "; ".join(f"{op} of {n} elements{f' ({phase})' if phase else ''}" for op, phase, n in calls) or "nothing"
+
+
+def fitting(cases):
+    """The claim's judge: the ranks' calls fit together, and are for the group that was given; whatever they are."""
+    return each(cases, lambda case, rank, record: astray(f"{case.name}: {case.rank(rank)}", case, record))

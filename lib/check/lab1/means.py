@@ -1,10 +1,12 @@
 """The mean gradient over ranks of Lab 1's small models (models.py): what answers are judged and hinted by."""
 
+from dataclasses import dataclass
 from math import isclose
 
 import torch
 
 from lib.check import symptoms as s
+from lib.check.cases import Case
 from lib.check.claims import each
 from lib.check.exercise import Hint
 
@@ -12,6 +14,15 @@ WORLD = 4
 GROUPS = (tuple(range(WORLD)), (0, 1, 2), (1, 3))
 GROUPS_SAY = "4 ranks, groups of 3 and 2"
 ALONE = (2,)
+
+
+@dataclass(frozen=True)
+class Step(Case):
+    """A case of which neither elements nor dtype tell anything."""
+
+    @property
+    def name(self) -> str:
+        return ", ".join(filter(None, [self.group, self.what, "once more" if self.again else ""]))
 
 
 def value(*facts):

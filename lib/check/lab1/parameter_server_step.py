@@ -12,11 +12,11 @@ import torch.distributed as dist
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import Case, called, groups_of, in_step, seen
+from lib.check.cases import called, groups_of, in_step, seen
 from lib.check.claims import claim, element
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab1 import models
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, scaled, value
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, Step, scaled, value
 from lib.check.traffic import sent
 from lib.data_parallel import parameter_server
 
@@ -28,9 +28,9 @@ def _trained(model):
 N_TRAINED = sum(p.numel() for p in _trained(models.Small()).values())
 STEPS = {"step 1": 1, "step 2": 2, "step 3, no rows on the last rank": 3}
 CASES = (
-    *(Case(members, N_TRAINED, what=step) for members in GROUPS for step in [*STEPS][:2]),
-    Case(ALONE, N_TRAINED, what="step 1"),
-    Case(GROUPS[0], N_TRAINED, what=[*STEPS][2]),
+    *(Step(members, N_TRAINED, what=step) for members in GROUPS for step in [*STEPS][:2]),
+    Step(ALONE, N_TRAINED, what="step 1"),
+    Step(GROUPS[0], N_TRAINED, what=[*STEPS][2]),
 )
 
 
