@@ -21,16 +21,18 @@ from math import isfinite
 import torch
 from torch import nn
 
-from lib.check.framework import Problem
-from lib.check.lab0.cases import form_of, number
+from lib.check.cases import form_of, number
+from lib.check.exercise import Problem
+from lib.check.explain import narrowed, rounded_words, two
 
 ROWS = 2  # of a shard
+FINE = 1 + 2.0**-20  # whole numbers times this are none of float32, and differ by more than `equal` forgives
 
 
 class Small(nn.Module):
-    """Its weights depend on `seed`: ranks that give their rank begin with different ones."""
+    """Its weights depend on `seed`: ranks that give their rank begin with different ones. fine: what they are times."""
 
-    def __init__(self, seed=0):
+    def __init__(self, seed=0, fine=1):
         super().__init__()
         self.enter = nn.Linear(3, 4)
         self.shared, self.again, self.branch = (nn.Linear(4, 4, bias=False) for _ in range(3))
@@ -43,7 +45,7 @@ class Small(nn.Module):
         draw = _draws(seed)
         with torch.no_grad():
             for tensor in [*self.parameters(), *self.buffers()]:
-                tensor.copy_(draw(2, *tensor.shape))
+                tensor.copy_(draw(2, *tensor.shape) * fine)
 
     def forward(self, x, with_branch):
         h = self.again(self.shared(self.enter(x)))  # (B, 4)
@@ -70,14 +72,14 @@ def gradients(model):
     return {name: None if p.grad is None else p.grad.detach().cpu().clone() for name, p in model.named_parameters()}
 
 
-def of_each_rank(shards, seed=0):
+def of_each_rank(shards, seed=0, fine=1):
     """What each rank contributes, [{name: gradient}]: that of the mean loss over its micro-batches, zeros if unused.
 
     shards: [[shard, ...] of rank 0, ...]. Their mean is the gradient of the whole batch in one process.
     """
     parts = []
     for own in shards:
-        model = Small(seed)
+        model = Small(seed, fine)
         (sum(loss_of(model, one) for one in own) / len(own)).backward()
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         parts.append({n: (torch.zeros_like(p) if p.grad is None else p.grad).cpu() for n, p in trained.items()})
@@ -107,8 +109,12 @@ def wrong_gradient(where, rank, got, parts):
         if not equal(out, want):
             element = _first(~_close(out, want))
             at = f"element {element[0] if len(element) == 1 else element}"
-            line += f", {at}: expected {number(want[element])}, got {number(out[element])}"
-            words = explain(out, each, rank, facts)
+            facts["narrowed"] = narrowed(out, want)
+            x, y = (
+                two(want[element], out[element]) if facts["narrowed"] else (number(want[element]), number(out[element]))
+            )
+            line += f", {at}: expected {x}, got {y}"
+            words = rounded_words(want.dtype) if facts["narrowed"] else explain(out, each, rank, facts)
             return Problem("value", f"{line}\n{words}".rstrip(), facts)
     return None
 

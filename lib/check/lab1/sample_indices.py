@@ -9,8 +9,11 @@ from itertools import pairwise
 
 import torch
 
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab1.sample_indices_hints import HINTS
+from lib.check import symptoms as s
+from lib.check.cases import form_of
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab0.left_out import NO_RANKS
 from lib.data_parallel import sampler
 
 SIZES = [(12, 4), (10, 4), (1000, 8), (5, 1), (3, 8), (1, 4)]  # n, N: N divides n first, then not, then n < N
@@ -20,8 +23,11 @@ LARGE = (1000, 8)  # two permutations of so many are not alike by chance
 
 
 def _measure(fn):
-    """{case: what each rank was given, twice}, and whether torch's own generator was left as it was."""
-    seen, untouched = {}, True
+    """{case: what each rank was given, three times}, and whether torch's own generator was left as it was.
+
+    The third time is the second's tensors once more, after all other calls.
+    """
+    seen, held, untouched = {}, {}, True
     outside = random.getstate()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)  # what an answer draws without a seed of its own is at least the same in every check
@@ -30,18 +36,18 @@ def _measure(fn):
             before = torch.get_rng_state()
             twice = [[fn(n, epoch, rank, N, seed) for rank in range(N)] for _ in range(2)]
             untouched = untouched and torch.equal(torch.get_rng_state(), before)
+            held[n, N, epoch, seed] = twice[1]
             seen[n, N, epoch, seed] = [[_plain(out) for out in ranks] for ranks in twice]
     random.setstate(outside)
+    for case, ranks in held.items():
+        seen[case].append([_plain(out) for out in ranks])
     return seen, untouched
 
 
 def _plain(out):
     """A list of ints; what is not a 1-D tensor of whole numbers, in words."""
-    if type(out) is not torch.Tensor:
-        return "None" if out is None else f"a {type(out).__name__}"
-    if out.ndim != 1 or out.is_floating_point() or out.dtype == torch.bool:
-        return f"a tensor {str(out.dtype).removeprefix('torch.')} {tuple(out.shape)}"
-    return out.tolist()
+    whole = type(out) is torch.Tensor and not out.is_floating_point() and out.dtype != torch.bool
+    return out.tolist() if whole and out.ndim == 1 else form_of(out)
 
 
 def _words(n, N, epoch, seed):
@@ -50,14 +56,14 @@ def _words(n, N, epoch, seed):
 
 def _every_example(runs):
     seen, _ = runs[0].results[0]
-    for case, (ranks, again) in seen.items():
+    for case, (ranks, again, _) in seen.items():
         n, N = case[:2]
         for rank, out in enumerate(ranks):
             if type(out) is str:
                 text = f"{_words(*case)}: rank {rank} got {out}, expected a tensor int64 ({-(-n // N)},)"
-                return Problem("form", text, {"got": out})
+                return Problem("form", text)
         counts = Counter(i for out in ranks for i in out)
-        facts = {"n": n, "N": N, "repeats": ranks == again, "alike": N > 1 and all(out == ranks[0] for out in ranks)}
+        facts = {"n": n, "N": N, "drawn": ranks != again, "alike": N > 1 and all(out == ranks[0] for out in ranks)}
         stranger = next((i for out in ranks for i in out if not 0 <= i < n), None)
         if stranger is not None:
             rank = next(r for r, out in enumerate(ranks) if stranger in out)
@@ -94,7 +100,7 @@ def _table(ranks):
 
 def _equal_lengths(runs):
     seen, _ = runs[0].results[0]
-    for case, (ranks, _) in seen.items():
+    for case, (ranks, *_) in seen.items():
         n, N = case[:2]
         lengths = [len(out) for out in ranks]
         if lengths != [-(-n // N)] * N:
@@ -130,11 +136,14 @@ def _new_order(runs):
 
 def _repeatable(runs):
     seen, untouched = runs[0].results[0]
-    for case, (ranks, again) in seen.items():
-        for rank, (first, second) in enumerate(zip(ranks, again, strict=True)):
+    for case, (ranks, again, later) in seen.items():
+        for rank, (first, second, third) in enumerate(zip(ranks, again, later, strict=True)):
             if first != second:
                 text = f"{_words(*case)}: rank {rank} got {_few(first)}, and {_few(second)} when asked again"
-                return Problem("unlike", text, {"repeats": False})
+                return Problem("unlike", text, {"drawn": True})
+            if second != third:
+                text = f"{_words(*case)}: rank {rank} got {_few(second)}, which later calls made {_few(third)}"
+                return Problem("not kept", text)
     for epoch in EPOCHS:
         if seen[*LARGE, epoch, 0] == seen[*LARGE, epoch, 1]:
             got = _few(seen[*LARGE, epoch, 0][0][0])
@@ -150,11 +159,91 @@ EXERCISE = Exercise(
     reference=sampler.sample_indices,
     measure=_measure,
     worlds=(),
+    leaves_out={name: why for name, why in NO_RANKS.items() if name not in ("again", "alone", "returned")},
     claims=(
-        Claim("every example on one rank", 4, "n = 12, 10, 1000, 5, 3, 1; 1, 4, 8 ranks; 3 epochs", _every_example),
-        Claim("as many on every rank", 2, "ceil(n/N), also where n < N", _equal_lengths),
-        Claim("a new order in every epoch", 2, "and other examples on every rank", _new_order),
-        Claim("a pure function", 2, "same arguments, same examples; seeds differ", _repeatable),
+        claim("every example on one rank", 4, "n = 12, 10, 1000, 5, 3, 1; 1, 4, 8 ranks; 3 epochs", _every_example),
+        claim("as many on every rank", 2, "ceil(n/N), also where n < N", _equal_lengths),
+        claim("a new order in every epoch", 2, "and other examples on every rank", _new_order),
+        claim("a pure function", 2, "same arguments, same examples; seeds differ", _repeatable),
     ),
-    hints=HINTS,
-)
+    hints=(
+        Hint("no tensor", s.kind("form"),
+            "the function must end with `return` of a tensor of whole numbers, (ceil(n/N),): torch.tensor(a_list)."),
+        Hint("not repeatable", s.fact("drawn"),
+            "the permutation comes from a generator that has gone on since the last call. Make one in the function, "
+            "torch.Generator().manual_seed(a number from seed and epoch), and give it to torch.randperm."),
+        Hint("everything on every rank", s.both(s.kind("parts"), s.fact("alike")),
+            "all ranks get the same. Each keeps its part of the permutation: places rank, rank + N, rank + 2N, ..."),
+        Hint("padded with numbers that are no examples", s.kind("range"),
+            "pad with examples of this epoch: the first few of the permutation once more."),
+        Hint("the tail is dropped", lambda p: p.fact("absent") and not p.fact("often") and p.fact("n") % p.fact("N"),
+            "n // N examples for each rank leave up to N-1 that nobody sees. Round up, and pad the permutation."),
+        Hint("every rank its own permutation", s.fact("absent"),
+            "some examples come twice and others never: the ranks have not shuffled alike. The permutation must not "
+            "depend on the rank; only the part taken of it does."),
+        Hint("one example pads", s.fact("often"),
+            "the padding repeats one example, which then counts for more in the epoch's mean. Pad with different ones, "
+            "the first few of the permutation, and begin again only where n < N."),
+        Hint("padded once only", lambda p: p.kind == "lengths" and p.fact("n") < p.fact("N"),
+            "order[:missing] has at most n elements, and here more are missing than n: repeat the permutation as often "
+            "as needed, then cut."),
+        Hint("padded where nothing is missing", lambda p: p.kind == "lengths" and p.fact("n") % p.fact("N") == 0,
+            "N - n % N is N where N divides n. What is missing is -n % N, or ceil(n/N) * N - n."),
+        Hint("not padded", lambda p: p.kind == "lengths" and min(p.fact("lengths")) < max(p.fact("lengths")),
+            "a rank with fewer examples takes fewer steps, and the others wait for it in their all-reduce. Pad the "
+            "permutation to a multiple of N first."),
+        Hint("not shuffled", s.kind("sorted"),
+            "deal out a permutation, torch.randperm(n, generator=...), not the examples in order."),
+        Hint("the epoch is ignored", s.kind("same order"),
+            "the order is that of the epoch before. Let the generator's seed depend on epoch too."),
+        Hint("dealt before it is shuffled", s.kind("same examples"),
+            "every rank always keeps its own examples. Shuffle all n first, the same way on every rank; then deal."),
+        Hint("moved along", s.kind("moved"),
+            "it is one order, begun at another place: neighbours stay neighbours, and batches stay the same. Draw a "
+            "new permutation from seed and epoch."),
+        Hint("the seed is ignored", s.kind("seed"),
+            "another seed must give another order. Let the generator's seed depend on both, seed and epoch."),
+        Hint("torch.manual_seed", s.kind("generator"),
+            "torch.manual_seed sets the generator that dropout and initialisation draw from, in every epoch anew. Use "
+            "one of your own: torch.Generator().manual_seed(...)."),
+        s.NOT_KEPT,
+        *s.ANYWHERE,
+    ),
+)  # fmt: skip
+
+### BEGIN MISTAKES
+from lib.check.mistakes import Mistake, edit  # noqa: E402
+
+SEEDED, KEY = 'torch.Generator("cpu").manual_seed(seed * 1_000_003 + epoch)', "seed * 1_000_003 + epoch"
+PADDED = "order.repeat(-(-length * world_size // n))[: length * world_size]"
+DEALT = "return padded[rank::world_size]"
+SHUFFLED = 'torch.randperm(n, generator=generator, device="cpu")'
+MISTAKES = (
+    Mistake("no tensor", edit(DEALT, "return")),
+    Mistake("no tensor", edit(DEALT, "return padded[rank::world_size].tolist()")),
+    Mistake("not repeatable", edit(SHUFFLED, "torch.randperm(n)")),
+    Mistake("not repeatable", edit(DEALT, "mine = padded[rank::world_size]\n    return mine[torch.randperm(length)]")),
+    Mistake("everything on every rank", edit(DEALT, "return order")),
+    Mistake("everything on every rank", edit(DEALT, "return padded[:length]")),
+    Mistake("padded with numbers that are no examples",
+        edit(PADDED, "torch.cat([order, torch.full((-n % world_size,), -1)])")),
+    Mistake("padded with numbers that are no examples", edit(SHUFFLED, f"1 + {SHUFFLED}")),
+    Mistake(
+        "the tail is dropped", edit(DEALT, "return order[rank * (n // world_size) : (rank + 1) * (n // world_size)]")
+    ),
+    Mistake("every rank its own permutation", edit(KEY, f"{KEY} + rank")),
+    Mistake("every rank its own permutation", edit(DEALT, "return padded[rank : rank + length]")),
+    Mistake("one example pads", edit(PADDED, "torch.cat([order, order[-1:].repeat(-n % world_size)])")),
+    Mistake("padded once only", edit(PADDED, "torch.cat([order, order[: -n % world_size]])")),
+    Mistake("padded where nothing is missing",
+        edit(PADDED, "torch.cat([order, order.repeat(world_size)[: world_size - n % world_size]])")),
+    Mistake("not padded", edit(DEALT, "return order[rank::world_size]")),
+    Mistake("not padded", edit(DEALT, "return order.tensor_split(world_size)[rank]")),
+    Mistake("not shuffled", edit(SHUFFLED, "torch.arange(n)")),
+    Mistake("not shuffled", edit(SHUFFLED, "torch.arange(n)").then(DEALT, "return padded.view(world_size, -1)[rank]")),
+    Mistake("the epoch is ignored", edit(KEY, "seed")),
+    Mistake("moved along", edit(KEY, "seed").then(SHUFFLED, f"{SHUFFLED}.roll(epoch)")),
+    Mistake("the seed is ignored", edit(KEY, "epoch")),
+    Mistake("torch.manual_seed", edit(SEEDED, f"torch.manual_seed({KEY})")),
+)  # fmt: skip
+### END MISTAKES

@@ -1,102 +1,105 @@
-"""Lab 1, section 2: weighted_loss(loss_sum, count, group) and until_all_done(batches, group)."""
+"""Lab 1, section 2: weighted_loss(loss_sum, count, group, all_reduce), and until_all_done.
+
+All losses are made before the first goes backward.
+"""
+
+import contextlib
 
 import torch
 import torch.distributed as dist
 
 from lib import backend
-from lib.check.framework import Bundle, Claim, Exercise, Hint, Problem
-from lib.check.lab0.cases import called, form_of, groups_of, in_step, name_of, number, seen
-from lib.check.lab0.mistakes import hung
+from lib.check import symptoms as s
+from lib.check.cases import FINE, called, form_of, groups_and_control, in_step, name_of
+from lib.check.claims import claim, each
+from lib.check.comm import MAY_CALL, Clash, Recorder
+from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.explain import fraction, narrowed, rounded_words, two
 from lib.check.lab1 import until_all_done
-from lib.check.lab1.cases import GROUPS_SAY, WORLD, Case, group_argument
-from lib.check.lab1.models import fraction
-from lib.check.lab1.wire import COLLECTIVES, numbers_all_reduced
+from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD, Step
+from lib.check.traffic import fitting, only_calls
 from lib.data_parallel import uneven
 
-# What tells the cases apart: how many examples each rank has, and their dtype.
-SHARDS = {
-    Case("weighted_loss", members, f"counts {', '.join(map(str, counts))}"): (counts, dtype)
+SHARDS = {  # how many examples each rank has, and their dtype
+    Step(members, dtype=torch.int64, what=f"counts {', '.join(map(str, counts))}"): (counts, dtype)
     for members, counts, dtype in [
         ((0, 1, 2, 3), (3, 1, 0, 4), torch.float64),
         ((0, 1, 2, 3), (2, 2, 2, 2), torch.float64),
-        ((0, 1, 2), (4, 0, 2), torch.float32),
-        ((1, 3), (3, 1), torch.float64),
+        ((0, 1, 2), (4, 0, 3), torch.float32),
+        ((1, 3), (3, 2), torch.float64),
+        (ALONE, (3,), torch.float64),
+        ((0, 1, 2, 3), (70001, 3, 0, 40000), torch.float64),
     ]
 }
-CASES = list(SHARDS)
+CASES = tuple(SHARDS)
 
 
-def _sum(rank, count):
-    """The sum of the losses of rank `rank`'s examples, for w = 1."""
-    return sum(12 * (rank + 1) * (i + 1) for i in range(count))
+def _sum(case, rank):
+    """The sum of the losses of this rank's examples, for w = 1: 12 (rank + 1) (1 + 2 + ...)."""
+    counts, dtype = SHARDS[case]
+    return 6 * (rank + 1) * counts[rank] * (counts[rank] + 1) * FINE.get(dtype, 1)
 
 
-def _measure(fn):
-    def one(case, group):
-        (counts, dtype), rank = SHARDS[case], case.members.index(dist.get_rank())
+def _measure_losses(fn):
+    held = {}
+
+    def one(case, groups):
+        group, control = groups
+        (counts, dtype), rank, recorder = SHARDS[case], dist.get_rank(control), Recorder(control, [case.members])
         w = torch.ones((), dtype=dtype, device=backend.device(), requires_grad=True)
-        loss_sum = w * _sum(rank, counts[rank])  # a rank without examples has a loss too: 0, with gradient 0
-        loss = called(case, fn, loss_sum, counts[rank], *group_argument(group))
-        problem, form = _wrong_loss(case, rank, loss, w)
-        return {"ok": problem is None, "problem": problem, "form": form}
+        loss_sum = w * _sum(case, rank)  # a rank without examples has a loss too: 0, with gradient 0
+        args, loss = ([] if group is None else [group]), None
+        with contextlib.suppress(Clash):  # it is in the record
+            loss = called(case, fn, loss_sum, counts[rank], *args, all_reduce=recorder.all_reduce)
+        recorder.end()
+        held[case] = loss, w
+        return recorder.record() | {"ok": recorder.clash is None, "problem": None, "form": None}
 
-    return in_step(CASES, groups_of, one, dist.new_group())
+    records = in_step(CASES, groups_and_control, one, dist.new_group())
+    for case, record in zip(CASES, records, strict=False):
+        if record and not record["clash"]:
+            record["problem"], record["form"] = _wrong_loss(case, case.members.index(dist.get_rank()), *held[case])
+    return records
 
 
 def _wrong_loss(case, rank, loss, w):
-    """(the Problem with its gradient or value, None if there is none; its form, if that is not loss_sum's)"""
-    (counts, dtype), N = SHARDS[case], case.world_size
-    count, C, own = counts[rank], sum(counts), _sum(rank, counts[rank])
-    where = f"{case.where}: {case.rank(rank)}"
-    facts = {"case": case, "count": count, "total": C, "world_size": N, "factor": None}
+    """(the Problem with its gradient or value, None if there is none; that with its form)"""
+    (counts, dtype), N, own = SHARDS[case], case.world_size, _sum(case, rank)
+    C, where = sum(counts), f"{case.name}: {case.rank(rank)}"
+    facts = {"case": case, "count": counts[rank], "total": C, "world_size": N, "factor": None, "nan": False}
     if type(loss) is not torch.Tensor:
-        return Problem("no tensor", f"{where} returned {form_of(loss)}, expected a loss", facts), None
-    if not loss.requires_grad:
-        return Problem("no graph", f"{where}: the loss it returned has no gradient: backward cannot start there"), None
-    loss.sum().backward()
-    for what, got in (("gradient", w.grad), ("value", loss.detach().sum())):
-        got, want = got.double().cpu(), torch.tensor(own * N / C, dtype=torch.float64)
-        if not torch.isclose(got, want, rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=0):
-            text = f"loss_sum = {own}: expected the {what} {number(want)}, got {number(got)}"
-            if own:
+        return Problem("returned", f"{where} returned {form_of(loss)}, expected a loss", facts), None
+    if loss.requires_grad:
+        loss.sum().backward()
+    if w.grad is None:
+        return Problem("no graph", f"{where}: backward from the loss it returned does not reach loss_sum", facts), None
+    want = torch.tensor(own * N / C, dtype=torch.float64)
+    right = lambda got: torch.isclose(got, want, rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=0)
+    pair = {"gradient": w.grad.double().cpu(), "value": loss.detach().sum().double().cpu()}
+    for what, got in pair.items():
+        if not right(got):
+            x, y = two(want, got)
+            text = f"{where}, loss_sum = {own:g}: expected the {what} {x}, got {y}"
+            facts |= {"nan": bool(got.isnan()), "narrowed": narrowed(got, want), "value": bool(right(pair["value"]))}
+            if facts["narrowed"]:
+                text += f"\n{rounded_words(dtype)}"
+            elif own:
                 facts["factor"] = got.item() / own
                 shares = f"{fraction(N / C)} and {fraction(facts['factor'])} of loss_sum"
-                text = f"{text}\nThat is {shares}. N = {N} ranks have C = {C} examples: N/C = {N}/{C}."
-            return Problem(what, f"{where}, {text}", facts), None
-    return None, form_of(loss) if form_of(loss) != f"{name_of(dtype)} ()" else None
-
-
-def _gradient(runs):
-    for _, _, records in seen(runs, CASES):
-        problem = next((record["problem"] for record in records if record["problem"]), None)
-        if problem:
-            return problem
-    return None
-
-
-def _form(runs):
-    for _, case, records in seen(runs, CASES):
-        for rank, record in enumerate(records):
-            if record["form"]:
-                wanted = f"{name_of(SHARDS[case][1])} (), as loss_sum is"
-                return Problem("form", f"{case.where}: {case.rank(rank)} returned {record['form']}, expected {wanted}")
-    return None
-
-
-def _one_number(runs):
-    for run, case, _ in seen(runs, CASES):
-        problem = numbers_all_reduced(run, case, 1)
-        if problem:
-            return problem
-    return None
+                text += f"\nThat is {shares}. N = {N} ranks have C = {C} examples: N/C = {N}/{C}."
+            return Problem(what, text, facts), None
+    wanted = f"{name_of(dtype)} ()"
+    if form_of(loss) == wanted:
+        return None, None
+    return None, Problem("form", f"{where} returned {form_of(loss)}, expected {wanted}, as loss_sum is", {"case": case})
 
 
 def _is(wanted):
     """Fits if the loss is loss_sum * wanted(count, C, N), on a rank with examples."""
 
     def fits(p):
-        f = p.facts
-        return bool(f.get("factor")) and abs(f["factor"] / wanted(f["count"], f["total"], f["world_size"]) - 1) < 1e-6
+        right = p.fact("factor") and wanted(p.facts["count"], p.facts["total"], p.facts["world_size"])
+        return bool(right) and abs(p.facts["factor"] / right - 1) < 1e-6
 
     return fits
 
@@ -104,84 +107,59 @@ def _is(wanted):
 WEIGHTED_LOSS = Exercise(
     name="weighted_loss",
     reference=uneven.weighted_loss,
-    measure=_measure,
+    measure=_measure_losses,
     worlds=(WORLD,),
-    may_call=COLLECTIVES,
+    may_call=MAY_CALL,
+    leaves_out={
+        "attributes": "a function has none",
+        "generators": "no argument is an iterator",
+        "memory": "it sends one number, and keeps none",
+    },
     claims=(
-        Claim("the batch's gradient", 4, f"{GROUPS_SAY}; 0 to 4 examples a rank", _gradient),
-        Claim("one all-reduce of one number", 1, "on every rank, with examples or without", _one_number),
-        Claim("a loss like loss_sum", 1, "shape (), float32 and float64", _form),
+        claim("the batch's gradient", 4, f"1 rank, {GROUPS_SAY}; 0 to 70001 examples a rank",
+            fitting(CASES), each(CASES, lambda case, rank, record: record["problem"])),
+        claim("one all-reduce of one number", 1, "on every rank, with examples or without",
+            only_calls(CASES, lambda case, rank: [("all_reduce", "", 1)])),
+        claim("a loss like loss_sum", 1, "shape (), float32 and float64",
+            each(CASES, lambda case, rank, record: record["form"])),
     ),
     hints=(
-        Hint("called lib's", lambda p: p.kind == "built-in", "build it from one all-reduce of the count."),
-        Hint(
-            "the world's size, not the group's",
-            lambda p: p.facts.get("world_size") != WORLD and _is(lambda c, C, N: WORLD / C)(p),
-            "N is the number of ranks of the group: dist.get_world_size(group).",
-        ),
-        Hint(
-            "a mean of means",
-            lambda p: (
-                _is(lambda c, C, N: 1 / c)(p)
-                or (p.kind == "raised" and "ZeroDivisionError" in p.text)
-                or (p.kind == "gradient" and "got nan" in p.text)
-            ),
+        Hint("called lib's", s.kind("built-in"), "build it from one all-reduce of the count."), s.NO_GROUP, s.NARROW,
+        Hint("the world's size, not the group's",
+            lambda p: p.fact("world_size") != WORLD and _is(lambda c, C, N: WORLD / C)(p),
+            "N is the number of ranks of the group: dist.get_world_size(group)."),
+        Hint("a mean of means",
+            s.either(s.raised("ZeroDivisionError"), s.fact("nan"), _is(lambda c, C, N: c and 1 / c)),
             "loss_sum / count is the rank's own mean, and a rank without examples has none. Divide by the number of "
-            "examples of all ranks, C.",
-        ),
-        Hint(
-            "N forgotten",
-            _is(lambda c, C, N: 1 / C),
-            "the gradients of the ranks will be averaged, which divides by N once more: N * loss_sum / C.",
-        ),
-        Hint(
-            "weighted twice",
-            lambda p: _is(lambda c, C, N: c / C)(p) or _is(lambda c, C, N: N * c / C)(p),
+            "examples of all ranks, C."),
+        Hint("N forgotten", _is(lambda c, C, N: 1 / C),
+            "the gradients of the ranks will be averaged, which divides by N once more: N * loss_sum / C."),
+        Hint("weighted twice", s.either(_is(lambda c, C, N: c / C), _is(lambda c, C, N: N * c / C)),
             "loss_sum is a sum over this rank's examples: a rank with more of them counts more already. Only a mean "
-            "would need the weight count / C.",
-        ),
-        Hint(
-            "its own count for the total",
-            _is(lambda c, C, N: N / c),
-            "you divide by this rank's count. The all-reduce of a tensor sums in place: use that tensor afterwards.",
-        ),
-        Hint(
-            "the counts averaged",
-            _is(lambda c, C, N: N * N / C),
-            "the mean count is C/N, not C. Either N * loss_sum / C, or loss_sum / (C/N), not both.",
-        ),
-        Hint(
-            "counts not used",
-            lambda p: _is(lambda c, C, N: 1)(p) or _is(lambda c, C, N: 1 / N)(p),
-            "the sum of the losses must be divided by the number of examples of all ranks, C: all-reduce the counts.",
-        ),
-        Hint(
-            "the loss itself all-reduced",
-            lambda p: p.kind in ("value", "gradient"),
-            "each rank returns a loss of its own examples, N/C times their sum; all-reduce the count, not the loss.",
-        ),
-        Hint(
-            "cut from the graph",
-            lambda p: p.kind == "no graph",
+            "would need the weight count / C."),
+        Hint("its own count for the total", _is(lambda c, C, N: c and N / c),
+            "you divide by this rank's count. The all-reduce of a tensor sums in place: use that tensor afterwards."),
+        Hint("the counts averaged", _is(lambda c, C, N: N * N / C),
+            "the mean count is C/N, not C. Either N * loss_sum / C, or loss_sum / (C/N), not both."),
+        Hint("counts not used", s.either(_is(lambda c, C, N: 1), _is(lambda c, C, N: 1 / N)),
+            "the sum of the losses must be divided by the number of examples of all ranks, C: all-reduce the counts."),
+        Hint("one number for all calls", s.both(s.kind("gradient"), s.fact("value")),
+            "the loss is right, but backward multiplies by another number: one kept on a class or in a global is the "
+            "last call's. Let autograd do it: loss_sum times a number."),
+        Hint("the loss itself all-reduced", s.kind("value", "gradient"),
+            "each rank returns a loss of its own examples, N/C times their sum; all-reduce the count, not the loss."),
+        Hint("cut from the graph", s.kind("no graph"),
             "backward must reach the model: return loss_sum times a number. .item(), .detach() or torch.tensor(loss) "
-            "cut it off.",
-        ),
-        Hint(
-            "a rank without examples left out",
-            lambda p: hung(p) or p.kind in ("mismatch", "died"),
-            "every rank of the group must call the all-reduce, also one whose count is 0, and with `group`.",
-        ),
-        Hint("nothing returned", lambda p: p.kind == "no tensor", "the function must end with `return ...`, a tensor."),
-        Hint(
-            "more than the count",
-            lambda p: p.kind == "wire",
-            "the only number that the ranks must share is how many examples there are: torch.tensor([count]).",
-        ),
-        Hint(
-            "another shape or dtype",
-            lambda p: p.kind == "form",
-            "the total is a tensor of its own shape and dtype: multiply by a Python number, total.item().",
-        ),
+            "cut it off."),
+        Hint("a rank without examples left out", s.either(s.hung, s.kind("clash", "mismatch", "died")),
+            "every rank of the group must call the all-reduce, also one whose count is 0, and with `group`."),
+        Hint("nothing returned", s.kind("returned"), "the function must end with `return ...`, a tensor."),
+        s.NOT_GIVEN,
+        Hint("more than the count", s.kind("calls"),
+            "the only number that the ranks must share is how many examples there are: torch.tensor([count])."),
+        Hint("another shape or dtype", s.kind("form"),
+            "the total is a tensor of its own shape and dtype: multiply by a Python number, total.item()."),
+        *s.ANYWHERE,
     ),
-)
+)  # fmt: skip
 EXERCISE = Bundle("unequal_shards", (WEIGHTED_LOSS, until_all_done.EXERCISE))

@@ -6,139 +6,81 @@ import torch.distributed as dist
 from lib import collectives
 from lib.data_parallel import uneven
 
+SUM = collectives.all_reduce
 
-def summed(number, group):
+
+def summed(number, group, all_reduce):
     total = torch.tensor([float(number)], dtype=torch.float64)
-    dist.all_reduce(total, group=group)
+    all_reduce(total, group)
     return total.item()
 
 
 # weighted_loss: wrong
 
 
-def own_mean(loss_sum, count, group=None):
-    return loss_sum * (1 / count)
-
-
-def own_mean_or_zero(loss_sum, count, group=None):
+def own_mean_or_zero(loss_sum, count, group=None, all_reduce=SUM):
     return loss_sum / max(count, 1)
 
 
-def own_mean_as_tensors(loss_sum, count, group=None):
-    return loss_sum / torch.tensor(float(count))
-
-
-def forgets_n(loss_sum, count, group=None):
-    return loss_sum / summed(count, group)
-
-
-def weights_a_sum(loss_sum, count, group=None):
-    return loss_sum * count / summed(count, group)
-
-
-def weights_a_sum_times_n(loss_sum, count, group=None):
-    return loss_sum * count * dist.get_world_size(group) / summed(count, group)
-
-
-def forgets_that_it_is_in_place(loss_sum, count, group=None):
-    collectives.all_reduce(torch.tensor([count]), group)
-    return loss_sum * dist.get_world_size(group) / max(count, 1)
-
-
-def size_of_the_world(loss_sum, count, group=None):
-    return loss_sum * dist.get_world_size() / summed(count, group)
-
-
-def averages_the_counts(loss_sum, count, group=None):
-    world_size = dist.get_world_size(group)
-    mean_count = summed(count, group) / world_size
-    return loss_sum * world_size / mean_count
-
-
-def the_sum_as_it_is(loss_sum, count, group=None):
-    return loss_sum
-
-
-def divides_by_n(loss_sum, count, group=None):
-    return loss_sum / dist.get_world_size(group)
-
-
-def all_reduces_the_loss(loss_sum, count, group=None):
+def all_reduces_the_loss(loss_sum, count, group=None, all_reduce=SUM):
     loss = loss_sum * 1
     with torch.no_grad():
-        collectives.all_reduce(loss, group)
-    return loss * dist.get_world_size(group) / summed(count, group)
+        all_reduce(loss, group)
+    return loss * dist.get_world_size(group) / summed(count, group, all_reduce)
 
 
-def a_detached_loss(loss_sum, count, group=None):
-    return torch.tensor(loss_sum.item() * dist.get_world_size(group) / summed(count, group))
+def a_detached_loss(loss_sum, count, group=None, all_reduce=SUM):
+    return torch.tensor(loss_sum.item() * dist.get_world_size(group) / summed(count, group, all_reduce))
 
 
-def skips_where_there_is_nothing(loss_sum, count, group=None):
-    if count == 0:
-        return loss_sum
-    return loss_sum * dist.get_world_size(group) / summed(count, group)
-
-
-def forgets_the_group(loss_sum, count, group=None):
-    return loss_sum * dist.get_world_size(group) / summed(count, None)
-
-
-def a_number(loss_sum, count, group=None):
-    return loss_sum.item() * dist.get_world_size(group) / summed(count, group)
-
-
-def returns_nothing(loss_sum, count, group=None):
-    loss_sum * dist.get_world_size(group) / summed(count, group)
-
-
-def shares_the_loss_too(loss_sum, count, group=None):
-    both = torch.tensor([float(count), loss_sum.item()])
-    dist.all_reduce(both, group=group)
-    return loss_sum * dist.get_world_size(group) / both[0].item()
-
-
-def gathers_the_counts(loss_sum, count, group=None):
+def gathers_the_counts(loss_sum, count, group=None, all_reduce=SUM):
     counts = [torch.zeros(1) for _ in range(dist.get_world_size(group))]
     dist.all_gather(counts, torch.tensor([float(count)]), group=group)
     return loss_sum * len(counts) / sum(counts).item()
 
 
-def a_line_of_one(loss_sum, count, group=None):
-    total = torch.tensor([count])
-    dist.all_reduce(total, group=group)
-    return loss_sum * dist.get_world_size(group) / total
+class Scaled(torch.autograd.Function):
+    """The factor of the last call goes backward, whichever call it was."""
+
+    @staticmethod
+    def forward(ctx, loss_sum, factor):
+        Scaled.factor = factor
+        return loss_sum * factor
+
+    @staticmethod
+    def backward(ctx, slope):
+        return slope * Scaled.factor, None
 
 
-def a_float64_loss(loss_sum, count, group=None):
-    return loss_sum.double() * dist.get_world_size(group) / summed(count, group)
+def a_factor_on_the_class(loss_sum, count, group=None, all_reduce=SUM):
+    return Scaled.apply(loss_sum, dist.get_world_size(group) / summed(count, group, all_reduce))
 
 
-def calls_libs_loss(loss_sum, count, group=None):
-    return uneven.weighted_loss(loss_sum, count, group)
+def calls_libs_loss(loss_sum, count, group=None, all_reduce=SUM):
+    return uneven.weighted_loss(loss_sum, count, group, all_reduce)
 
 
-def not_written(loss_sum, count, group=None):
+def not_written(loss_sum, count, group=None, all_reduce=SUM):
     raise NotImplementedError
 
 
 # weighted_loss: right
 
 
-def n_times_sum_over_total(loss_sum, count, group=None):
+def n_times_sum_over_total(loss_sum, count, group=None, all_reduce=SUM):
     total = torch.tensor([count])
-    collectives.all_reduce(total, group)
+    all_reduce(total, group)
     return dist.get_world_size(group) * loss_sum / total.item()
 
 
-def sum_over_mean_count(loss_sum, count, group=None):
+def sum_over_mean_count(loss_sum, count, group=None, all_reduce=SUM):
     mean = torch.tensor(count, dtype=torch.float32)
-    collectives.ring_all_reduce(mean.view(1), group)
-    return loss_sum / float(mean / dist.get_world_size(group))
+    all_reduce(mean.view(1), group=group)
+    return loss_sum / (mean.item() / dist.get_world_size(group))
 
 
-def weights_its_own_mean(loss_sum, count, group=None):
-    total = summed(count, group)
+def weights_its_own_mean(loss_sum, count, group=None, all_reduce=SUM):
+    total = summed(count, group, all_reduce)
     mean = loss_sum / count if count else loss_sum
     return mean * (count * dist.get_world_size(group) / total)
 
@@ -146,160 +88,73 @@ def weights_its_own_mean(loss_sum, count, group=None):
 # until_all_done: wrong
 
 
-def any_rank(has, group, op=dist.ReduceOp.MAX):
-    flag = torch.tensor([int(has)])
-    dist.all_reduce(flag, op, group=group)
-    return bool(flag)
-
-
-def a_plain_loop(batches, group=None):
+def a_plain_loop(batches, group=None, all_reduce=SUM):
     yield from batches
 
 
-def until_one_is_done(batches, group=None):
-    batches = iter(batches)
-    while True:
-        batch = next(batches, None)
-        if not any_rank(batch is not None, group, dist.ReduceOp.MIN):
-            return
-        yield batch
-
-
-def leaves_when_it_is_done(batches, group=None):
+def leaves_when_it_is_done(batches, group=None, all_reduce=SUM):
     for batch in batches:
-        any_rank(True, group)
+        summed(1, group, all_reduce)
         yield batch
-    any_rank(False, group)
+    summed(0, group, all_reduce)
 
 
-def asks_once_only(batches, group=None):
+def asks_once_only(batches, group=None, all_reduce=SUM):
     yield from batches
-    while any_rank(False, group):
+    while summed(0, group, all_reduce):
         yield None
 
 
-def all_ranks_of_the_world(batches, group=None):
-    yield from in_rounds(batches)
-
-
-def counts_them(batches, group=None):
-    turns = torch.tensor([len(batches)])
-    dist.all_reduce(turns, dist.ReduceOp.MAX, group=group)
-    for i in range(turns.item()):
-        yield batches[i] if i < len(batches) else None
-
-
-def next_of_an_iterable(batches, group=None):
-    while any_rank((batch := next(batches, None)) is not None, group):
-        yield batch
-
-
-def is_it_true(batches, group=None):
+def counts_them_first(batches, group=None, all_reduce=SUM):
+    turns = torch.tensor([sum(1 for _ in batches)])
+    all_reduce(turns, group, dist.ReduceOp.MAX)
     batches = iter(batches)
-    while True:
-        batch = next(batches, None)
-        if not any_rank(1 if batch else 0, group):
-            return
-        yield batch
-
-
-def next_without_default(batches, group=None):
-    batches = iter(batches)
-    while True:
-        batch = next(batches)
-        if not any_rank(batch is not None, group):
-            return
-        yield batch
-
-
-def forgets_to_yield(batches, group=None):
-    batches = iter(batches)
-    while any_rank(next(batches, None) is not None, group):
-        pass
-
-
-def none_at_the_end(batches, group=None):
-    batches, more = iter(batches), True
-    while more:
-        batch = next(batches, None)
-        more = any_rank(batch is not None, group)
-        yield batch
-
-
-def never_ends(batches, group=None):
-    batches = iter(batches)
-    while True:
-        batch = next(batches, None)
-        any_rank(batch is not None, group)
-        yield batch
-
-
-def the_last_one_again(batches, group=None):
-    batches, last = iter(batches), torch.zeros(2, dtype=torch.int64)
-    while True:
-        batch = next(batches, None)
-        if not any_rank(batch is not None, group):
-            return
-        last = last if batch is None else batch
-        yield last
-
-
-def looks_and_forgets(batches, group=None):
-    batches = iter(batches)
-    while any_rank(next(batches, None) is not None, group):
+    for _ in range(turns.item()):
         yield next(batches, None)
 
 
-def fetches_all(batches, group=None):
-    batches = list(batches)
-    for i in range(100):
-        batch = batches[i] if i < len(batches) else None
-        if not any_rank(batch is not None, group):
-            return
-        yield batch
-
-
-def says_how_often_too(batches, group=None):
+def looks_and_forgets(batches, group=None, all_reduce=SUM):
     batches = iter(batches)
-    for turn in range(100):
-        batch = next(batches, None)
-        flags = torch.tensor([int(batch is not None), turn])
-        dist.all_reduce(flags, group=group)
-        if flags[0] == 0:
+    while summed(next(batches, None) is not None, group, all_reduce):
+        yield next(batches, None)
+
+
+CURRENT = []
+
+
+def one_iterator_in_a_global(batches, group=None, all_reduce=SUM):
+    CURRENT[:] = [iter(batches)]
+    while True:
+        batch = next(CURRENT[0], None)
+        if not summed(batch is not None, group, all_reduce):
             return
         yield batch
 
 
-def returns_libs(batches, group=None):
-    return uneven.until_all_done(batches, group)
+def returns_libs(batches, group=None, all_reduce=SUM):
+    return uneven.until_all_done(batches, group, all_reduce)
 
 
-def yields_from_libs(batches, group=None):
-    yield from uneven.until_all_done(batches, group)
-
-
-def no_turns_yet(batches, group=None):
+def no_turns_yet(batches, group=None, all_reduce=SUM):
     raise NotImplementedError
 
 
 # until_all_done: right
 
 
-def in_rounds(batches, group=None):
+def in_rounds(batches, group=None, all_reduce=SUM):
     batches = iter(batches)
     while True:
         batch = next(batches, None)
-        has_one = torch.tensor([float(batch is not None)])
-        collectives.all_reduce(has_one, group)
-        if has_one.item() == 0:
+        if not summed(batch is not None, group, all_reduce):
             break
         yield batch
 
 
-def looks_one_ahead(batches, group=None):
+def looks_one_ahead(batches, group=None, all_reduce=SUM):
     batches = iter(batches)
     batch = next(batches, None)
-    while any_rank(batch is not None, group):
+    while summed(batch is not None, group, all_reduce):
         coming = next(batches, None)
         yield batch
         batch = coming
@@ -308,71 +163,41 @@ def looks_one_ahead(batches, group=None):
 class Turns:
     """An iterator by hand."""
 
-    def __init__(self, batches, group):
-        self.batches, self.group = iter(batches), group
+    def __init__(self, batches, *wire):
+        self.batches, self.wire = iter(batches), wire
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        try:
-            batch = next(self.batches)
-        except StopIteration:
-            batch = None
-        if not any_rank(batch is not None, self.group):
+        batch = next(self.batches, None)
+        if not summed(batch is not None, *self.wire):
             raise StopIteration
         return batch
 
 
-def an_iterator(batches, group=None):
-    return Turns(batches, group)
+def an_iterator(batches, group=None, all_reduce=SUM):
+    return Turns(batches, group, all_reduce)
 
 
 WRONG = {
     "weighted_loss": {
-        own_mean: "a mean of means",
         own_mean_or_zero: "a mean of means",
-        own_mean_as_tensors: "a mean of means",
-        forgets_n: "N forgotten",
-        weights_a_sum: "weighted twice",
-        weights_a_sum_times_n: "weighted twice",
-        forgets_that_it_is_in_place: "its own count for the total",
-        size_of_the_world: "the world's size, not the group's",
-        averages_the_counts: "the counts averaged",
-        the_sum_as_it_is: "counts not used",
-        divides_by_n: "counts not used",
         all_reduces_the_loss: "the loss itself all-reduced",
         a_detached_loss: "cut from the graph",
-        skips_where_there_is_nothing: "a rank without examples left out",
-        forgets_the_group: "a rank without examples left out",
-        a_number: "nothing returned",
-        returns_nothing: "nothing returned",
-        shares_the_loss_too: "more than the count",
-        gathers_the_counts: "more than the count",
-        a_line_of_one: "another shape or dtype",
-        a_float64_loss: "another shape or dtype",
+        gathers_the_counts: "not what it was given",
+        a_factor_on_the_class: "one number for all calls",
         calls_libs_loss: "called lib's",
         not_written: "not written",
     },
     "until_all_done": {
         a_plain_loop: "stops by itself",
-        until_one_is_done: "stops with the first",
         leaves_when_it_is_done: "not all take part",
         asks_once_only: "stops by itself",
-        all_ranks_of_the_world: "not all take part",
-        counts_them: "a list in mind",
-        next_of_an_iterable: "a list in mind",
-        is_it_true: "the truth of a batch",
-        next_without_default: "next at the end",
-        forgets_to_yield: "nothing yielded",
-        none_at_the_end: "one turn too many",
-        never_ends: "one turn too many",
-        the_last_one_again: "not None",
+        counts_them_first: "batches lost",
         looks_and_forgets: "batches lost",
-        fetches_all: "all fetched first",
-        says_how_often_too: "more than one number",
+        one_iterator_in_a_global: "one iterator for all loops",
         returns_libs: "called lib's",
-        yields_from_libs: "called lib's",
         no_turns_yet: "not written",
     },
 }
