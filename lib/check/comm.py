@@ -33,9 +33,9 @@ from lib.ledger.record import OPS as IN_THE_LEDGER
 OPS = ("over", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
 # Ops of torch and functions of lib too: that they are not the given ones is a claim (`only_calls`), with better words.
 _LIBS = [*(getattr(collectives, name) for name in collectives.__all__), p2p.send, p2p.recv, p2p.send_recv, p2p.exchange]
+LIBS = tuple(f"{fn.__module__.rpartition('.')[2]}.{fn.__name__}" for fn in _LIBS)
 MAY_CALL = (
-    *(f"comm.{op}" for op in OPS[1:]), "framework._measure_all", *IN_THE_LEDGER.values(),
-    *(f"{fn.__module__.rpartition('.')[2]}.{fn.__name__}" for fn in _LIBS),
+    *(f"comm.{op}" for op in OPS[1:]), "framework._measure_all", *IN_THE_LEDGER.values(), *LIBS,
 )  # fmt: skip
 DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -70,10 +70,12 @@ class Recorder:
     allowed: the sets of ranks over which an answer may call; a call for others is noted (`stray`) and done over the
         first of them. None: any ranks of control.
     before: before(Call) is called as each call begins; it may look at the memory, or wait (overlap.py).
+    raises: False for calls in the background, whose thread a Clash would end: it is noted, and a call that nobody
+        joins is done with this rank's own numbers as those of all.
     """
 
-    def __init__(self, control, allowed=None, before=None):
-        self.control, self.before = control, before
+    def __init__(self, control, allowed=None, before=None, raises=True):
+        self.control, self.before, self.raises = control, before, raises
         self.members = tuple(dist.get_process_group_ranks(control))
         self.allowed = [tuple(ranks) for ranks in allowed] if allowed else None
         self.place, self.N = dist.get_rank(control), len(self.members)
@@ -192,7 +194,10 @@ class Recorder:
                     return ranks, parts
                 if not done:
                     self.clash = self.clash or self._why(heads)
-                    raise Clash(self.clash)
+                    if self.raises:
+                        raise Clash(self.clash)
+                    self.extras = dict.fromkeys(ranks, tuple(extra))
+                    return ranks, dict.fromkeys(ranks, tensor.detach().reshape(-1))
 
     def _head(self, op, call=None, extra=()):
         mask = sum(1 << self.members.index(rank) for rank in call.ranks) if call else 0

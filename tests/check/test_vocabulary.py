@@ -138,6 +138,14 @@ def test_calls_that_do_not_fit_clash_and_do_not_hang(call, over):
     assert facts and all(one["over"] == over for one in facts)
 
 
+def test_a_clash_in_the_background_is_noted_and_the_call_goes_on():
+    def without_rank_0(recorder, pair):
+        recorder.raises = False
+        return recorder.reduce_scatter(torch.ones(3)).item() if dist.get_rank() else None
+
+    assert [got for got, _, _ in recorded(without_rank_0)] == [None, 3.0, 3.0]
+
+
 def test_a_call_for_another_group_is_noted_and_does_not_hang():
     def strays(recorder, pair):
         recorder.allowed = [(0, 1, 2)]

@@ -1,73 +1,49 @@
 """Lab 4, section 1: rank_state_bytes(parameters, stage, N, precision), what one of N ranks keeps at each stage."""
 
-from numbers import Real
+from dataclasses import replace
 
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab4.zero_state_hints import HINTS, as_large
+from lib.check import symptoms as s
+from lib.check.claims import claim, numbers, refuses
+from lib.check.exercise import Exercise, Hint
+from lib.check.lab0.left_out import NO_RANKS
 from lib.cost import zero
+from lib.cost.state import RECIPES
 
 PAPERS = 7_500_000_000  # the model of ZeRO's first figure, on 64 ranks
 STAGES = (0, 1, 2, 3)
 FIGURE = [(PAPERS, stage, 64) for stage in STAGES]
-RANKS = [(parameters, stage, N) for parameters, N in ((PAPERS, 4), (1000, 1), (124_439_808, 7)) for stage in STAGES]
-PRECISIONS = [
-    (PAPERS, stage, 64, precision) for precision in ("fp32", "mixed, fp32 gradients", "bf16") for stage in STAGES
-]
-CASES = [*FIGURE, *RANKS, *PRECISIONS]
+RANKS = [(n, stage, N) for n, N in ((PAPERS, 4), (1000, 1), (124_439_808, 7), (1.5e9, 2)) for stage in STAGES]
+PRECISIONS = [(PAPERS, stage, 64, p) for p in RECIPES if p != "mixed" for stage in STAGES]
 REFUSED = [(PAPERS, 4, 64), (PAPERS, -1, 64), (PAPERS, 1, 0)]
 
 
 def _measure(fn):
-    return {case: fn(*case) for case in CASES} | {case: _raised(fn, case) for case in REFUSED}
+    """({case: number}, {call in words: what it raised or returned})"""
+    numbers_of = {case: fn(*case) for case in (*FIGURE, *RANKS, *PRECISIONS)}
+    return numbers_of, {_call(*case): _error_or_result(fn, case) for case in REFUSED}
 
 
-def _raised(fn, case):
-    """The name of what it raises, or None."""
+def _error_or_result(fn, case):
     try:
-        fn(*case)
+        return fn(*case)
     except NotImplementedError:
         raise
     except Exception as error:
-        return type(error).__name__
-    return None
+        return error
 
 
-def _is_number(got):
-    return isinstance(got, Real) and not isinstance(got, bool)
-
-
-def _call(case):
+def _call(*case):
     return f"rank_state_bytes({', '.join(map(repr, case))})"
 
 
 def _of(cases):
-    def judge(runs):
-        ((seen,),) = (run.results for run in runs)
-        got_of = {case: seen[case] for case in CASES}
-        wrong = {case: got for case, got in got_of.items() if not _is_number(got) or not as_large(got, case)}
-        case = next((case for case in cases if case in wrong), None)
-        if case is None:
-            return None
-        got, parts = wrong[case], zero.rank_state(*case)
-        text = f"{_call(case)}: expected {sum(parts):,.15g}, got "
-        if not _is_number(got):
-            return Problem("form", f"{text}{got!r:.60}, a {type(got).__name__}", {"got": got})
-        per_parameter = [part / case[0] for part in parts]
-        text += f"{got:,.15g}\nExpected per parameter, in bytes: "
-        text += f"weight {per_parameter[0]:.4g} + gradient {per_parameter[1]:.4g} + optimizer "
-        text += f"{sum(per_parameter[2:]):.4g} = {sum(per_parameter):.4g}; got {got / case[0]:.4g}."
-        return Problem("value", text, {"wrong": wrong})
-
-    return judge
+    judge = numbers(zero.rank_state_bytes, cases, _call, tolerance=1e-12)
+    return lambda runs: judge([replace(run, results=[run.results[0][0]]) for run in runs])
 
 
-def _refuses(runs):
-    ((seen,),) = (run.results for run in runs)
-    for case in REFUSED:
-        if seen[case] != "ValueError":
-            what = "returned a number" if seen[case] is None else f"raised {seen[case]}"
-            return Problem("no error", f"{_call(case)} {what}, expected a ValueError", {"raised": seen[case]})
-    return None
+def _rounded(p):
+    whole = lambda got, want: got == int(got) and abs(got - want) <= 32
+    return p.kind == "value" and all(whole(got, want) for got, want in p.facts["wrong"].values())
 
 
 EXERCISE = Exercise(
@@ -75,11 +51,76 @@ EXERCISE = Exercise(
     reference=zero.rank_state_bytes,
     measure=_measure,
     worlds=(),
+    leaves_out=NO_RANKS,
     claims=(
-        Claim("ZeRO's figure", 4, "7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB", _of(FIGURE)),
-        Claim("other models and ranks", 2, "4 ranks, 7, and 1", _of(RANKS)),
-        Claim("other precisions", 2, "fp32; fp32 gradients; bf16 alone", _of(PRECISIONS)),
-        Claim("no such stage", 2, "a ValueError for stage 4 and -1, and for 0 ranks", _refuses),
+        claim("ZeRO's figure", 4, "7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB", _of(FIGURE)),
+        claim("other models and ranks", 2, "4 ranks, 7, and 1", _of(RANKS)),
+        claim("other precisions", 2, "fp32; fp32 gradients; bf16 alone", _of(PRECISIONS)),
+        claim("no such stage", 2, "a ValueError for stage 4 and -1, and for 0 ranks",
+            refuses(lambda runs: runs[0].results[0][1], (ValueError,))),
     ),
-    hints=HINTS,
-)
+    hints=(
+        s.NO_NUMBER,
+        Hint("rounded", _rounded,
+            "this looks rounded. Padding is left out: divide with /, and return the number as it is."),
+        Hint("not refused", s.kind("accepted"),
+            "look at the arguments first: `raise ValueError(...)` unless the stage is 0, 1, 2 or 3, and N 1 or more. "
+            "Name the values in its message."),
+        Hint("a part is wrong", s.kind("value"),
+            "write down for this stage and precision how many bytes of weight, gradient, master, momentum and variance "
+            "a rank keeps for one parameter, which of them are divided by N, and add them up."),
+        *s.ANYWHERE,
+    ),
+)  # fmt: skip
+
+### BEGIN MISTAKES
+from lib.check.mistakes import Mistake, edit  # noqa: E402
+
+CUT, TOTAL = "part in SHARDED[stage]", "N, precision).total"
+MISTAKES = (
+    Mistake("everything is cut", edit(f"(N if {CUT} else 1)", "N"),
+        "only stage 3 cuts everything. Stage 0 cuts nothing, stage 1 the optimizer's three parts, stage 2 the gradient "
+        "as well."),
+    Mistake("everything is cut", edit(CUT, "stage")),
+    Mistake("each stage by itself",
+        edit('2: ("gradient", "master", "momentum", "variance")', '2: ("gradient",)').then(
+            '3: ("weight", "gradient", "master", "momentum", "variance")', '3: ("weight",)'
+        ), "stages add up: stage 2 cuts the gradient *and* what stage 1 cuts, stage 3 the weight and all of that."),
+    Mistake("the master copy is not cut", edit(CUT, f'{CUT} and part != "master"'),
+        "the master copy is the optimizer's, as momentum and variance are: from stage 1 on a rank keeps 1/N of all "
+        "three."),
+    Mistake("gradient before optimizer", edit('1: ("master", "momentum", "variance")', '1: ("gradient",)'),
+        "stage 1 cuts the optimizer's parts, which are the largest. The gradient follows at stage 2."),
+    Mistake("a stage too late", edit(CUT, "part in SHARDED[max(stage - 1, 0)]"),
+        "the optimizer is cut from stage 1 on, `stage >= 1`; the gradient from 2 on, the weight at 3."),
+    Mistake("a stage too early", edit(CUT, "part in SHARDED[min(stage + 1, 3)]"),
+        "stage 0 is plain data parallelism: everything is whole on every rank. The first part is cut at stage 1."),
+    Mistake("4x, 8x, Nx",
+        edit(
+            f"rank_state(parameters, stage, {TOTAL}",
+            "parameters * RECIPES[precision].total / {1: 4, 2: 8, 3: N}.get(stage, 1)",
+        ),
+        "4 x and 8 x are limits, for many ranks: the parts that are not cut stay, and on 4 ranks they are most of it. "
+        "Add up the parts."),
+    Mistake("the precision is not used", edit("RECIPES[precision], strict", 'RECIPES["mixed"], strict'),
+        "take the bytes of each part from RECIPES[precision]."),
+    Mistake("no master copy", edit(TOTAL, "N, precision)._replace(master=0).total"),
+        "in mixed precision the optimizer keeps three numbers of each parameter: master, momentum and variance."),
+    Mistake("one moment", edit(TOTAL, "N, precision)._replace(variance=0).total"),
+        "Adam keeps two moments of each parameter: momentum and variance."),
+    Mistake("gradients forgotten", edit(TOTAL, "N, precision)._replace(gradient=0).total"),
+        "the gradient is missing: whole up to stage 1, 1/N of it from stage 2 on."),
+    Mistake("of all ranks", edit(TOTAL, f"{TOTAL} * N"),
+        "that is what N ranks keep together. The function tells of one of them."),
+    Mistake("cut twice", edit(TOTAL, f"{TOTAL} / N"),
+        "what is not cut is whole on every rank, and the rest is divided by N once."),
+    Mistake("rounded", edit("each / (N", "each // (N")),
+    Mistake("per parameter", edit("rank_state(parameters, ", "rank_state(1, "),
+        "that is the number of bytes for one parameter; multiply by the number of parameters."),
+    *(
+        Mistake("another unit", edit(TOTAL, f"{TOTAL} / {unit}"),
+            "return plain bytes, and divide only to print: by 1e9 for GB.")
+        for unit in (1e3, 1e6, 1e9, 2**10, 2**20, 2**30)
+    ),
+)  # fmt: skip
+### END MISTAKES

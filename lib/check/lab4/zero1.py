@@ -1,134 +1,133 @@
 """Lab 4, section 2: Zero1(parameters, make_optimizer, group, reduce_scatter, all_gather), a rank's shard of the update.
 
-What make_optimizer is given is the rank's shard, whatever the answer calls it: its size, its gradient and the
-optimizer's state are looked at there. Parameters are those of one process on the whole batch.
+Parameters are those of one process on the whole batch; `zero_runs.py` has how a step is looked at.
 """
 
-from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab0.cases import called, in_step, seen
-from lib.check.lab1.cases import WORLD, Case
-from lib.check.lab1.watched import groups_with_wires
-from lib.check.lab4.zero1_hints import HINTS, MAY_CALL
-from lib.check.lab4.zero_given import ALL_GATHER, REDUCE_SCATTER, Given
-from lib.check.lab4.zero_made import (
-    Made,
-    as_one_process,
-    found,
-    listed,
-    sent_otherwise,
-    take_left,
-    wrong_calls,
-    wrong_mean,
-    wrong_state,
-)
-from lib.check.lab4.zero_models import Setup, one_process, values, wrong_parameter
+from lib.check import symptoms as s
+from lib.check.cases import groups_and_control, in_step, seen
+from lib.check.claims import claim
+from lib.check.comm import LIBS, MAY_CALL, Recorder
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab4.zero_models import SEVERAL, STEPS, Setup
+from lib.check.lab4.zero_runs import MOMENTS, Run, built_in, by, first, in_case, is_libs, numbers, value
+from lib.check.traffic import only_calls
 from lib.zero import zero1
 from lib.zero.flat import padded_size
 
-NAME = "Zero1"
+NAME, WORLD = "Zero1", 4
+TWO = Setup("SGD", models=2)
 SETUPS = {
-    setup.words: setup for setup in (Setup("SGD", 72), Setup("SGD", 77), Setup("AdamW", 77), Setup("AdamW", 77, 2))
-}
-DIVIDES, SGD, ADAMW, MICROBATCHES = SETUPS
-CASES = [
-    Case(NAME, (0, 1, 2), DIVIDES), Case(NAME, (0, 1, 2), SGD), Case(NAME, tuple(range(WORLD)), ADAMW),
-    Case(NAME, (1, 3), ADAMW), Case(NAME, (2,), ADAMW), Case(NAME, (0, 1, 2), MICROBATCHES),
-]  # fmt: skip
+    setup.case(members): setup
+    for members, setup in (
+        ((0, 1, 2), Setup("SGD", 72)), ((0, 1, 2), Setup("SGD")), ((0, 1, 2, 3), Setup("AdamW")),
+        ((1, 3), Setup("AdamW")), ((2,), Setup("AdamW")), ((0, 1, 2), Setup("SGD", idle=1)), ((0, 1, 2), TWO),
+        ((0, 1, 2), Setup("AdamW", microbatches=2)),
+    )
+}  # fmt: skip
+CASES = tuple(SETUPS)
 AVERAGE, STEP = "average_gradients()", "step()"
 
 
-def _section(case, step, part):
-    return replace(case, what=f"{case.what}, step {step + 1}, {part}")
+class Given(Recorder):
+    """gathered: copies of the shards that were to be gathered."""
+
+    gathered = ()
+
+    def all_gather(self, chunk, group=None, out=None):
+        self.gathered += (chunk.detach().clone(),)
+        return super().all_gather(chunk, group, out)
 
 
 def _measure(fn):
-    one = lambda case, groups: _run(case, fn, *groups)
-    return in_step(CASES, groups_with_wires, one, wire=dist.new_group())
+    return in_step(CASES, groups_and_control, partial(_one, fn), wire=dist.new_group())
 
 
-def _run(case, fn, group, wire):
+def _one(fn, case, places):
     """All steps of a case, up to the first that is wrong on any rank."""
-    setup, given = SETUPS[case.what], Given(wire)
-    record = {"ok": False, "libs": _is_libs(fn), "wire": wire.group_name, "value": None, "calls": []}
-    if record["libs"]:
-        return record
-    model, made = setup.model(), Made(setup)
-    ways = {"reduce_scatter": given.reduce_scatter, "all_gather": given.all_gather}
-    making = replace(case, what=f"{case.what}, __init__")
-    answer = called(making, fn, list(model.parameters()), made, group, **ways)
-    record["libs"] = _is_libs(type(answer))
-    record["ok"] = not record["libs"]
-    for step, expected in enumerate(one_process(setup, setup.model(), case.world_size) if record["ok"] else []):
-        seen_here = _step(case, step, model, made, answer, given, expected)
-        record["calls"].append(seen_here.pop("calls"))
-        record |= {kind: record.get(kind) or problem for kind, problem in seen_here.items()}
-        record["ok"] = given.all_right(record["value"] is None)
-        if not record["ok"]:
+    (group, control), setup = places, SETUPS[case]
+    if is_libs(fn, NAME):
+        return {"ok": False, "value": built_in(NAME)}
+    given = Given(control, [case.members], raises=False)
+    runs = [Run(case, setup if i == 0 else Setup("SGD", 72), fn, group, given) for i in range(setup.models)]
+    if is_libs(type(runs[0].answer), NAME):
+        return {"ok": False, "value": built_in(NAME)}
+    for step in range(STEPS):
+        for run in runs:
+            run.part(step, AVERAGE, partial(run.backward, step))
+        for run in runs:
+            run.part(step, AVERAGE, run.answer.average_gradients)
+            run.averaged(step)
+        for run in runs:
+            _update(run, step)
+        if not given.agreed(all(run.value is None for run in runs)):
             break
-        made.optimizer.zero_grad()
-    return record
+    made, calls = runs[0].made, given.calls if case.world_size > 1 else []  # one rank alone may send to itself
+    return given.record() | {
+        "ok": all(run.value is None for run in runs),
+        "value": next((run.value for run in runs if run.value), None),
+        "mean": next((run.mean for run in runs if run.mean), None),
+        "given": sum(shard.numel() for shard in made.shards),
+        "state": made.state,
+        "optimizer": getattr(runs[0].answer, "optimizer", None) is made.optimizer,
+        "calls": calls,
+    }
 
 
-def _step(case, step, model, made, answer, given, expected):
-    """One step: its calls; and of its values, the shards' gradients and the state, the Problem or None."""
-    rank, setup, N = dist.get_rank(given.wire), SETUPS[case.what], case.world_size
-    where, before = f"{case.where}, step {step + 1}: {case.rank(rank)}", values(model)
-
-    def backward_and_average():
-        for loss in setup.loss(model, rank, step):
-            loss.backward()
-        answer.average_gradients()
-
-    given.begin()
-    called(_section(case, step, AVERAGE), backward_and_average)
-    left, average = take_left(model, made), given.end()
-    mean = wrong_mean(where, left, made, given, expected.parts)
-    shards, has_gradients = [shard.detach().clone() for shard in made.shards], made.has_gradients
-    given.begin()
-    called(_section(case, step, STEP), answer.step)
-    update = given.end()
-    after = [shard.detach() for shard in made.shards]
-    value = wrong_calls(where, [average, update])
-    value = value or wrong_parameter(where, rank, setup, step, before, values(model), expected)
-    if value:
-        value.facts |= {
-            "case": case, "made": made.count, "has_gradients": has_gradients,
-            "moved": not all(map(torch.equal, shards, after)),
-            "gathers": len(given.gathered),
-            "gathers_new": any(torch.equal(gathered, shard) for gathered in given.gathered for shard in after),
-            "reduces": REDUCE_SCATTER in [name for name, _ in average["calls"]],
-        }  # fmt: skip
-    state = wrong_state(where, made, padded_size(setup.parameters, N), N)
-    calls = {AVERAGE: average["calls"], STEP: update["calls"]}
-    return {"value": value, "mean": mean, "state": state, "calls": calls}
+def _update(run, step):
+    shards, given = [shard.detach().clone() for shard in run.made.shards], run.recorder
+    given.gathered = ()
+    run.part(step, STEP, run.answer.step)
+    after = [shard.detach() for shard in run.made.shards]
+    run.updated(
+        step,
+        moved=not all(map(torch.equal, shards, after)),
+        gathers=len(given.gathered),
+        gathers_new=any(torch.equal(gathered, shard) for gathered in given.gathered for shard in after),
+        reduces="reduce_scatter" in [call.op for call in given.calls],
+    )
 
 
-def _is_libs(kind):
-    return any(c.__module__ in (zero1.__name__, "lib.zero.zero2") for c in getattr(kind, "__mro__", ()))
-
-
-def _sent(runs):
-    for run, case, records in seen(runs, CASES):
-        N, padded = case.world_size, padded_size(SETUPS[case.what].parameters, case.world_size)
-        if N == 1:
-            continue
-        want = {AVERAGE: [(REDUCE_SCATTER, padded)], STEP: [(ALL_GATHER, padded // N)]}
-        sections = [_section(case, step, part).name for step in range(SETUPS[case.what].steps) for part in want]
-        if problem := sent_otherwise(run, case, sections, records):
-            return problem
+def _state(runs):
+    """Each rank's optimizer has a shard and its state, and no more."""
+    for _, case, records in seen(runs, CASES):
+        N, name = case.world_size, SETUPS[case].optimizer
+        padded, given = padded_size(case.n, N), sum(record["given"] for record in records)
+        facts = {"case": case, "unpadded": N > 1 and given == case.n < padded}
         for rank, record in enumerate(records):
-            for step, calls in enumerate(record["calls"]):
-                for part in want:
-                    if calls[part] != want[part]:
-                        text = f"{case.where}, step {step + 1}, {part}: {case.rank(rank)} called {listed(calls[part])}"
-                        facts = {"got": calls[part], "part": part, "padded": padded}
-                        return Problem("calls", f"{text}\nexpected {listed(want[part])}", facts)
+            where, want = f"{case.name}: {case.rank(rank)}", padded // N
+            facts |= {"whole": record["given"] >= case.n > want}
+            if record["given"] != want:
+                text = f"{where}: make_optimizer was given {record['given']} elements, expected a shard: "
+                return Problem("kept", f"{text}{padded}/{N} = {want}", facts)
+            if record["state"] != MOMENTS[name] * want:
+                text = f"{where}: {name} keeps {record['state']} elements of state, expected {MOMENTS[name]} x {want}"
+                return Problem("kept", text, facts)
+            if not record["optimizer"]:
+                text = f"{where}: self.optimizer is not what make_optimizer has returned; later cells ask for it"
+                return Problem("attribute", text, facts)
     return None
+
+
+def _expected(case, rank):
+    sizes = [case.n, 72][: SETUPS[case].models] if case.world_size > 1 else []
+    padded = [padded_size(n, case.world_size) for n in sizes]
+    return [
+        call
+        for step in range(1, STEPS + 1)
+        for call in (
+            *(("reduce_scatter", f"step {step}, {AVERAGE}", n) for n in padded),
+            *(("all_gather", f"step {step}, {STEP}", n // case.world_size) for n in padded),
+        )
+    ]
+
+
+def _several(case):
+    return SEVERAL in case.what
 
 
 EXERCISE = Exercise(
@@ -136,23 +135,115 @@ EXERCISE = Exercise(
     reference=zero1.Zero1,
     measure=_measure,
     worlds=(WORLD,),
-    may_call=MAY_CALL,
-    claims=(
-        Claim(
-            "as one process, step by step",
-            10,
-            "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
-            as_one_process(NAME, CASES, (DIVIDES, SGD, ADAMW)),
-        ),
-        Claim("micro-batches add up", 2, "two of them, then one step", as_one_process(NAME, CASES, (MICROBATCHES,))),
-        Claim(
-            "1/N of the optimizer's state",
-            5,
-            "padded/N elements, and AdamW's two moments of them",
-            found(CASES, "state"),
-        ),
-        Claim("the mean in the shard", 3, "in its .grad; the parameters' gradients are gone", found(CASES, "mean")),
-        Claim("one message each way", 4, "padded elements each, by those it was given", _sent),
+    # A flat of lib's may be part of an answer.
+    may_call=(
+        *MAY_CALL, *LIBS, "zero1.all_gather", "flat.__init__", "zero1.reduce_gradients", "zero1.gather_parameters",
     ),
-    hints=HINTS,
+    leaves_out={
+        "memory": "weights and gradients are whole on every rank; what the optimizer keeps is counted",
+        "returned": "nothing is returned: the model and the shard hold the result",
+    },
+    claims=(
+        claim("as one process, step by step", 7, "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
+            first(CASES, "value", lambda case: not _several(case))),
+        claim("micro-batches add up", 2, "two of them, then one step", first(CASES, "value")),
+        claim("1/N of the optimizer's state", 8, "padded/N elements, and AdamW's two moments of them", _state),
+        claim("the mean in the shard", 3, "in its .grad; the parameters' gradients are gone", first(CASES, "mean")),
+        claim("one message each way", 4, "padded elements each, by those it was given", only_calls(CASES, _expected)),
+    ),
+    hints=(
+        Hint("called what it builds", s.kind("built-in"),
+            "build it yourself: a line of zeros, the parameters copied into it, and a shard of it for the optimizer."),
+        Hint("the group is not passed on", s.kind("group"),
+            "hand `self.group` on: self.reduce_scatter(line, self.group), self.all_gather(shard, self.group)."),
+        Hint("a parameter without gradient", s.refused("None"),
+            "a parameter that this rank did not use has .grad None. Its places in the line stay zero."),
+        Hint("not on every rank", lambda p: p.kind == "clash" and bool(p.fact("over") or len({*p.facts["ops"]}) > 1),
+            "every rank of the group calls reduce_scatter once in average_gradients(), and all_gather once in step(), "
+            "also one that has no gradients."),
+        s.NARROW, s.WRONG_DTYPE,
+        Hint("ranks of the world, not of the group",
+            s.either(
+                s.both(numbers, in_case(CASES, lambda case: case.members == (1, 3))), by(lambda N: N / WORLD)
+            ),
+            "ranks are counted within the group: dist.get_rank(group), dist.get_world_size(group), also where you "
+            "divide."),
+        Hint("the padding is missing",
+            s.either(
+                s.fact("unpadded"),
+                s.both(numbers, lambda p: p.kind != "value", in_case(CASES, lambda case: case.n == 77)),
+            ),
+            "with 72 parameters it was right: N divides them. Make the line as long as the next multiple of N, "
+            "-(-n // N) * N, with zeros at its end: then all shards are of one size."),
+        Hint("kept for all of the class", s.both(numbers, in_case(CASES, lambda case: SETUPS[case].models > 1)),
+            "two models are trained side by side, each by a Zero1 of its own, and one's state went to the other. Keep "
+            "everything on self: nothing on the class, in a global or in a default argument."),
+        Hint("no gradient in the shard", value(lambda f: f["still"] and not f["has_gradients"]),
+            "the optimizer steps on what it was given, the shard. Put the mean gradient in `self.shard.grad`."),
+        Hint("the optimizer does not step", value(lambda f: f["still"] and not f["moved"]),
+            "step() calls self.optimizer.step() first, then gathers what it has changed."),
+        Hint("the model does not see it", value(lambda f: (f["still"] or f["partly"]) and f["gathers_new"]),
+            "the new numbers were gathered, but the model's parameters are elsewhere. Make every parameter a view of "
+            "the line, p.data = piece.view(p.shape), and copy what is gathered into that same line."),
+        Hint("the optimizer's shard is a copy", value(lambda f: f["moved"] and f["gathers"] and f["still"]),
+            "the optimizer has changed one tensor, and another one was gathered. The shard must share memory with the "
+            "line (chunk and detach do, clone does not), or be what you gather."),
+        Hint("gathered before the step", value(lambda f: f["step"] == 0 and f["partly"] and f["gathers"]),
+            "this rank's part is new, the others' are of before: first self.optimizer.step(), then all_gather."),
+        Hint("not gathered", value(lambda f: f["step"] == 0 and not f["gathers"] and f["partly"]),
+            "each rank has updated its shard, and nobody else knows: step() ends with an all_gather of the shards."),
+        Hint("the ranks' gradients are not summed", value(lambda f: not f["reduces"]),
+            "each rank has updated its shard by its own gradient. Reduce-scatter the line in average_gradients()."),
+        Hint("averaged twice", by(lambda N: 1 / N),
+            "the sum is divided by N once: in the line, or after reduce_scatter, not in both."),
+        Hint("not averaged", by(lambda N: N), "reduce_scatter sums. Divide the line by the number of ranks."),
+        Hint("a new optimizer in each step", value(lambda f: f["made"] > 1),
+            "an optimizer that is made anew has forgotten its moments. Call make_optimizer once, in __init__."),
+        Hint("only the last micro-batch", s.both(numbers, in_case(CASES, _several)),
+            "gradients of several backwards add up in .grad. Read them in average_gradients(), when all are there, or "
+            "add."),
+        Hint("left over from the step before", value(lambda f: f["step"] > 0),
+            "right in the first step. The line of gradients begins with zeros in every step."),
+        Hint("another place in the line", s.either(s.kind("value", "form"), s.refused("shape")),
+            "a parameter, its gradient and its piece of what is gathered have one place in the line, from `begin` to "
+            "`begin + p.numel()`. `begin` moves on by p.numel() for every parameter, also for one without gradient."),
+        Hint("the whole state", s.both(s.kind("kept"), s.fact("whole")),
+            "the optimizer keeps state for all that it is given. Give it this rank's shard alone: "
+            "make_optimizer([self.shard])."),
+        Hint("a shard of another size", s.kind("kept"),
+            "pad the whole line once, to the next multiple of N, and cut it into N equal parts, wherever parameters "
+            "begin and end."),
+        Hint("another name for the optimizer", s.kind("attribute"),
+            "later cells call sharded.optimizer.zero_grad(): keep what make_optimizer returns as self.optimizer."),
+        Hint("gradients not dropped", s.kind("left"),
+            "the next backward would add to what is left. Set every parameter's .grad to None in average_gradients()."),
+        Hint("no mean in the shard", s.kind("no mean"),
+            "clipping and logging read it there: after average_gradients() the mean is in the shard's .grad, not the "
+            "sum."),
+        Hint("not the one it was given",
+            s.either(s.kind("another way"), s.both(s.kind("calls"), lambda p: not p.facts["got"])),
+            "whoever calls your class chooses what sends: call self.reduce_scatter and self.all_gather."),
+        Hint("more than one message", s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > len(p.facts["want"])),
+            "one line for all parameters: one reduce_scatter, one all_gather, however many parameters there are."),
+        Hint("other elements", s.kind("calls"),
+            "reduce_scatter takes the padded line, all_gather this rank's shard, padded/N."),
+        *s.ANYWHERE,
+    ),
+)  # fmt: skip
+
+### BEGIN MISTAKES
+from lib.check.mistakes import Mistake, edit  # noqa: E402
+
+SENT, GATHERED = "reduce_scatter(line, flat.group))", "self.optimizer.step()\n        self.gather_parameters()"
+MISTAKES = (
+    Mistake("the group is not passed on", edit(SENT, "reduce_scatter(line))")),
+    Mistake("averaged twice", edit(SENT, "reduce_scatter(line, flat.group) / flat.world_size)")),
+    Mistake("not averaged", edit(SENT, "reduce_scatter(line, flat.group) * flat.world_size)")),
+    Mistake("rounded on the way", edit(SENT, "reduce_scatter(line.float(), flat.group).double())")),
+    Mistake("the optimizer does not step", edit(GATHERED, "self.gather_parameters()")),
+    Mistake("gathered before the step", edit(GATHERED, "self.gather_parameters()\n        self.optimizer.step()")),
+    Mistake("not gathered", edit(GATHERED, "self.optimizer.step()")),
+    Mistake("not the one it was given", edit("reduce_gradients(flat, self.reduce_scatter)", "reduce_gradients(flat)")),
+    Mistake("not the one it was given", edit("gather_parameters(flat, self.all_gather)", "gather_parameters(flat)")),
 )
+### END MISTAKES

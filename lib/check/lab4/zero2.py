@@ -14,6 +14,7 @@ from lib.check.lab0.cases import called, in_step, seen
 from lib.check.lab1.cases import WORLD, Case
 from lib.check.lab1.watched import groups_with_wires
 from lib.check.lab4.zero2_hints import HINTS, MAY_CALL
+from lib.check.lab4.zero2_models import Setup, one_process, values, wrong_parameter
 from lib.check.lab4.zero_chain import GATES, LAYERS, ChainSetup
 from lib.check.lab4.zero_gates import AtGates
 from lib.check.lab4.zero_given import REDUCE_SCATTER, Given
@@ -27,7 +28,6 @@ from lib.check.lab4.zero_made import (
     wrong_calls,
     wrong_mean,
 )
-from lib.check.lab4.zero_models import Setup, one_process, values, wrong_parameter
 from lib.zero import zero2
 from lib.zero.flat import padded_size
 

@@ -54,7 +54,7 @@ class Gate(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class ChainSetup:
-    """A chain, trained as `zero_models.Setup` trains its model."""
+    """A chain, trained as `zero2_models.Setup` trains its model."""
 
     words: str
     registered: tuple[int, ...] = tuple(range(LAYERS))

@@ -9,8 +9,8 @@ import torch
 
 from lib.check.framework import Problem
 from lib.check.lab0.cases import seen
+from lib.check.lab4.zero2_models import make_optimizer, squares_of_mean
 from lib.check.lab4.zero_given import CODES
-from lib.check.lab4.zero_models import make_optimizer, squares_of_mean
 
 NAMES = {0: "nothing"} | {code: f"{name} of " for name, code in CODES.items()}
 MOMENTS = {"SGD": 1, "AdamW": 2}  # numbers of state for each parameter
