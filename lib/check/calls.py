@@ -7,8 +7,9 @@ very tensor came back that was to hold the result, else as got; changed and shar
 whose memory the result has; kept, whether it is still what it was after all later calls; watched, what `watch` saw.
 """
 
+import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -98,3 +99,23 @@ def _there(value):
 
 def _plain(returned):
     return returned.detach().cpu().clone() if type(returned) is torch.Tensor else form_of(returned)
+
+
+@contextmanager
+def noting_calls(*theirs):
+    """`with noting_calls(f, file) as calls:` afterwards `calls` has those of `theirs` that were called, by whomever.
+
+    theirs: functions, or the paths of files of which nothing is to be called. For what sends nothing: the ledger names
+    what sends.
+    """
+    codes, calls, before = {getattr(one, "__code__", one): one for one in theirs}, [], sys.getprofile()
+
+    def note(frame, event, arg):
+        if event == "call" and (frame.f_code in codes or frame.f_code.co_filename in codes):
+            calls.append(codes.get(frame.f_code, frame.f_code.co_filename))
+
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
