@@ -108,11 +108,13 @@ def noting_calls(*theirs):
     theirs: functions, or the paths of files of which nothing is to be called. For what sends nothing: the ledger names
     what sends.
     """
-    codes, calls, before = {getattr(one, "__code__", one): one for one in theirs}, [], sys.getprofile()
+    known = {one if isinstance(one, str) else id(one.__code__): one for one in theirs}  # equal code may stand elsewhere
+    calls, before = [], sys.getprofile()
 
     def note(frame, event, arg):
-        if event == "call" and (frame.f_code in codes or frame.f_code.co_filename in codes):
-            calls.append(codes.get(frame.f_code, frame.f_code.co_filename))
+        if event == "call":
+            code = frame.f_code
+            calls.extend(known[key] for key in (id(code), code.co_filename) if key in known)
 
     sys.setprofile(note)
     try:

@@ -13,6 +13,7 @@ rank whose part is over tells so until it is over on all.
 They talk on the group `control`, which no answer knows: what the books show on another group was sent beside them.
 """
 
+import contextlib
 import threading
 from collections import Counter
 from typing import NamedTuple
@@ -22,6 +23,7 @@ import torch.distributed as dist
 
 from lib import backend
 from lib.check.exercise import Problem
+from lib.collectives import background, p2p
 from lib.collectives.local import combiner, finish
 
 OPS = ("over", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
@@ -138,6 +140,11 @@ class Recorder:
 
     def end(self):
         """The answer has returned here, or raised; returns when it has on every rank of control."""
+        with contextlib.suppress(RuntimeError):  # not run, as something under way has raised: that is told elsewhere
+            _in_turn(lambda: None)
+        for group, work in list(p2p.in_background.items()):  # nobody waited for it, and nobody will
+            if work.is_completed():
+                p2p.in_background.pop(group, None)
         with self.lock:
             while True:
                 heads = self._tell(self._head("over"))
@@ -170,9 +177,12 @@ class Recorder:
         ranks = self._ranks(group, op)
         call = Call(op, self.phase, tensor.numel(), tensor.dtype, ranks, REDUCTIONS.get(reduction, ""))
         self.calls.append(call)
+        return _in_turn(lambda: self._done(call, tensor, extra))
+
+    def _done(self, call, tensor, extra):
         if self.before:
             self.before(call)
-        head = self._head(op, call, extra)
+        head, ranks = self._head(call.op, call, extra), call.ranks
         with self.lock:
             while True:
                 heads = self._tell(head)
@@ -262,3 +272,10 @@ class Recorder:
         facts["dtype"] = heads[i][2] != heads[j][2] and heads[j][0] != 0
         text = f"rank {self.members[i]}: {says(i)}, but rank {self.members[j]}: {says(j)}"
         return Problem("clash", text, facts, [facts["ops"], facts["elements"]])
+
+
+def _in_turn(fn):
+    """fn(); while anything is under way in the background, by that thread, when it comes to it: ranks stay in order."""
+    if p2p.in_background and threading.current_thread() is not p2p.background_thread:
+        return background.start(fn).wait()
+    return fn()

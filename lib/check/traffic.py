@@ -64,7 +64,8 @@ def ring(cases, rounds):
 def only_calls(cases, expected, phases=("",), section=None):
     """The claim's judge: each rank made just these calls, in any order of phases, and sent nothing beside them.
 
-    expected(case, rank) -> [(op, phase, elements), ...]. A record has the keys of `Recorder.record`.
+    expected(case, rank) -> [(op, phase, elements), ...]; None: whichever calls. A record has the keys of
+    `Recorder.record`.
     section(case, phase) -> the label of the ledger's section; None: case.name.
     """
 
@@ -74,14 +75,14 @@ def only_calls(cases, expected, phases=("",), section=None):
                 where = f"{case.name}: {case.rank(rank)}"
                 if found := _astray(where, case, record) or _beside(run, case, where, rank, record, phases, section):
                     return found
-                got, want = [call[:3] for call in record["calls"]], expected(case, rank)
+                got, want = [call[:3] for call in record["calls"]], expected and expected(case, rank)
                 facts = {"case": case, "rank": rank, "got": got, "want": want}
                 floats = [call.dtype for call in record["calls"] if call.dtype.is_floating_point]
                 narrow = next((dtype for dtype in floats if dtype.itemsize < case.dtype.itemsize), None)
                 if narrow is not None and case.dtype.is_floating_point:
                     text = f"{where} sent {str(narrow)[6:]}, expected {str(case.dtype)[6:]}, as it was given"
                     return Problem("wire dtype", text, facts | {"narrowed": True})
-                if got != want:
+                if expected and got != want:
                     text = f"{where} called {_listed(got)}\nexpected {_listed(want)}"
                     return Problem("calls", text, facts, [case.name, got])
         return None
@@ -115,3 +116,16 @@ def _beside(run, case, where, rank, record, phases, section):
 
 def _listed(calls):
     return "; ".join(f"{op} of {n} elements{f' ({phase})' if phase else ''}" for op, phase, n in calls) or "nothing"
+
+
+def right_group(cases):
+    """No rank called over other ranks than the group's, and the ranks' calls fit together: kinds "group", "clash"."""
+
+    def judge(runs):
+        for _, case, records in seen(runs, cases):
+            for rank, record in enumerate(records):
+                if found := _astray(f"{case.name}: {case.rank(rank)}", case, record):
+                    return found
+        return None
+
+    return judge

@@ -188,96 +188,49 @@ EXERCISE = Exercise(
         claim("f runs twice", 3, "in forward, and in backward", _found("calls")),
     ),
     hints=(
-        Hint(
-            "called what it builds",
-            s.kind("built-in"),
-            "write the torch.autograd.Function yourself: forward calls f and saves x, backward calls f again.",
-        ),
-        Hint(
-            "what the calls share",
-            s.both(s.kind("raised", "value", "gradient", "no gradient"), _of("two under way")),
-            "two calls may be under way at once: what backward needs of this call belongs on ctx, not on the class, on "
-            "the function or in a global.",
-        ),
-        Hint(
-            "tokens have no gradient",
-            s.refused("integers"),
-            "x may be of integers, or need no gradient: x.detach().requires_grad_(ctx.needs_input_grad[i]), with i the "
-            "place of x among the inputs.",
-        ),
-        Hint(
-            "without a graph again",
-            s.refused("no graph"),
-            "backward runs without a graph, as forward does. Call f inside `with torch.enable_grad():`.",
-        ),
-        Hint(
-            "not a gradient for each input",
-            s.refused("not a gradient for each"),
-            "backward returns as many values as forward has inputs after ctx; None for those without a gradient.",
-        ),
-        Hint(
-            "the first graph",
-            s.refused("graph freed"),
-            "a graph can be gone through once. Let each backward make its own: call f in it.",
-        ),
+        Hint("called what it builds", s.kind("built-in"),
+             "write the torch.autograd.Function yourself: forward calls f and saves x, backward calls f again."),
+        Hint("what the calls share", s.both(s.kind("raised", "value", "gradient", "no gradient"), _of("two under way")),
+             "two calls may be under way at once: what backward needs of this call belongs on ctx, not on the class, "
+             "on the function or in a global."),
+        Hint("tokens have no gradient", s.refused("integers"),
+             "x may be of integers, or need no gradient: x.detach().requires_grad_(ctx.needs_input_grad[i]), with i "
+             "the place of x among the inputs."),
+        Hint("without a graph again", s.refused("no graph"),
+             "backward runs without a graph, as forward does. Call f inside `with torch.enable_grad():`."),
+        Hint("not a gradient for each input", s.refused("not a gradient for each"),
+             "backward returns as many values as forward has inputs after ctx; None for those without a gradient."),
+        Hint("the first graph", s.refused("graph freed"),
+             "a graph can be gone through once. Let each backward make its own: call f in it."),
         Hint("something raised", s.kind("raised"), "do it by hand for one layer: what is x, what is dy?"),
-        Hint(
-            "no backward without a gradient of x",
-            s.both(s.kind("cut off"), _of("tokens", "features")),
-            "autograd leaves a Function out if no tensor among its inputs needs a gradient, though f's weights need "
-            "one. Give apply a second input that does: torch.empty(0, requires_grad=True).",
-        ),
-        Hint(
-            "cut off",
-            s.kind("cut off"),
-            "y has lost its graph: return what apply() returns, without detach or no_grad around it.",
-        ),
+        Hint("no backward without a gradient of x", s.both(s.kind("cut off"), _of("tokens", "features")),
+             "autograd leaves a Function out if no tensor among its inputs needs a gradient, though f's weights need "
+             "one. Give apply a second input that does: torch.empty(0, requires_grad=True)."),
+        Hint("cut off", s.kind("cut off"),
+             "y has lost its graph: return what apply() returns, without detach or no_grad around it."),
         Hint("another output", s.kind("value", "form"), "forward returns f(x), and changes nothing of it."),
-        Hint(
-            "doubled",
-            s.fact("factor", 2.0),
-            "a gradient arrives twice. The second call must run on x.detach(), or backward goes through the first x "
-            "too; and torch.autograd.backward adds to the weights' .grad already.",
-        ),
-        Hint(
-            "x has no gradient",
-            s.both(s.kind("no gradient"), s.fact("of x")),
-            "backward returns the gradient of x: x.grad of the detached copy, which must require one.",
-        ),
-        Hint(
-            "the weights have no gradient",
-            s.kind("no gradient"),
-            "f's weights are no inputs of the Function: their gradients come from torch.autograd.backward([y], [dy]), "
-            "which adds to their .grad. torch.autograd.grad(y, x, dy) gives that of x alone.",
-        ),
-        Hint(
-            "other random numbers",
-            s.both(s.kind("gradient"), _of("dropout")),
-            "the second call drops other elements than the first. Note torch.get_rng_state() before the first call, "
-            "and set it before the second.",
-        ),
-        Hint(
-            "another gradient",
-            s.kind("gradient"),
-            "backward starts from dy, what the loss sends back to y: torch.autograd.backward([y], [dy]); and what "
-            "micro-batches left in .grad stays.",
-        ),
-        Hint(
-            "the generator was moved by backward",
-            s.both(s.kind("state"), s.fact("way", "backward")),
-            "after the second call put the generator back to where backward found it: "
-            "`with torch.random.fork_rng(devices=[]):` around it.",
-        ),
-        Hint(
-            "the generator was not moved by forward",
-            s.kind("state"),
-            "the first call draws as f alone would, or the next layer draws the same numbers again: no fork_rng there.",
-        ),
-        Hint(
-            "the graph is kept",
-            s.kind("kept"),
-            "all that f computed is kept until backward: call f without a graph in forward, and save x alone.",
-        ),
+        Hint("doubled", s.fact("factor", 2.0),
+             "a gradient arrives twice. The second call must run on x.detach(), or backward goes through the first x "
+             "too; and torch.autograd.backward adds to the weights' .grad already."),
+        Hint("x has no gradient", s.both(s.kind("no gradient"), s.fact("of x")),
+             "backward returns the gradient of x: x.grad of the detached copy, which must require one."),
+        Hint("the weights have no gradient", s.kind("no gradient"),
+             "f's weights are no inputs of the Function: their gradients come from torch.autograd.backward([y], "
+             "[dy]), which adds to their .grad. torch.autograd.grad(y, x, dy) gives that of x alone."),
+        Hint("other random numbers", s.both(s.kind("gradient"), _of("dropout")),
+             "the second call drops other elements than the first. Note torch.get_rng_state() before the first call, "
+             "and set it before the second."),
+        Hint("another gradient", s.kind("gradient"),
+             "backward starts from dy, what the loss sends back to y: torch.autograd.backward([y], [dy]); and what "
+             "micro-batches left in .grad stays."),
+        Hint("the generator was moved by backward", s.both(s.kind("state"), s.fact("way", "backward")),
+             "after the second call put the generator back to where backward found it: `with "
+             "torch.random.fork_rng(devices=[]):` around it."),
+        Hint("the generator was not moved by forward", s.kind("state"),
+             "the first call draws as f alone would, or the next layer draws the same numbers again: no fork_rng "
+             "there."),
+        Hint("the graph is kept", s.kind("kept"),
+             "all that f computed is kept until backward: call f without a graph in forward, and save x alone."),
         Hint("f runs too often", s.kind("calls"), "each call costs a forward: one in forward, one in backward."),
         *s.ANYWHERE,
     ),
