@@ -16,7 +16,7 @@ facts: case, rank, want, got (in what form), and what `explain` found. Records a
 that a claim names.
 """
 
-from math import isclose
+from math import isclose, isfinite
 from numbers import Real
 
 import torch
@@ -257,3 +257,28 @@ def noted(cases, key, among=None):
         return None
 
     return judge
+
+
+def compared(where, got, want, tolerance=1e-12):
+    """The Problem of a tensor that is not `want` up to rounding, of the largest number expected or of 1; None: it is.
+
+    kinds "form", "value"; facts: narrowed, and factor: got = factor x expected everywhere, or None.
+    """
+    if not torch.is_tensor(got) or got.shape != want.shape or got.dtype != want.dtype:
+        facts = {"dtype": torch.is_tensor(got) and got.shape == want.shape, "factor": None, "got": form_of(got)}
+        return Problem("form", f"{where}: expected {form_of(want)}, got {form_of(got)}", facts, [where, form_of(got)])
+    got, want = got.detach(), want.detach()
+    largest = max(1.0, want.abs().max().item()) if want.numel() else 1.0
+    within = lambda most, to: bool(((got - to).abs() <= most * largest).all())
+    if within(tolerance, want):
+        return None
+    index = tuple((~((got - want).abs() <= tolerance * largest)).nonzero()[0].tolist())
+    top = want.abs().argmax()
+    factor = (got.flatten()[top] / want.flatten()[top]).item() if want.any() else 0.0
+    facts = {"narrowed": want.dtype == torch.float64 and within(2.0**-22, want)}
+    facts["factor"] = factor if isfinite(factor) and within(tolerance, factor * want) else None
+    at = f", element {index[0] if len(index) == 1 else index}" if index else ""
+    x, y = two(want[index], got[index])
+    said = f"\n{rounded_words(want.dtype)}" if facts["narrowed"] else ""
+    trace = [where, [round(float(x), 9) for x in got.flatten()[:8]]]
+    return Problem("value", f"{where}{at}: expected {x}, got {y}{said}", facts, trace)

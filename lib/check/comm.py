@@ -13,6 +13,7 @@ rank whose part is over tells so until it is over on all.
 They talk on the group `control`, which no answer knows: what the books show on another group was sent beside them.
 """
 
+import contextlib
 import re
 import threading
 import traceback
@@ -26,7 +27,7 @@ from lib import backend, collectives, ledger
 from lib.check.exercise import Problem
 from lib.check.failure import REFUSALS, Failed
 from lib.check.guard import raised
-from lib.collectives import p2p
+from lib.collectives import background, p2p
 from lib.collectives.local import combiner, finish
 from lib.ledger.record import OPS as IN_THE_LEDGER
 
@@ -148,6 +149,11 @@ class Recorder:
 
     def end(self):
         """The answer has returned here, or raised; returns when it has on every rank of control."""
+        with contextlib.suppress(RuntimeError):  # not run, as something under way has raised: that is told elsewhere
+            _in_turn(lambda: None)
+        for group, work in list(p2p.in_background.items()):  # nobody waited for it, and nobody will
+            if work.is_completed():
+                p2p.in_background.pop(group, None)
         with self.lock:
             while True:
                 heads = self._tell(self._head("over"))
@@ -180,9 +186,12 @@ class Recorder:
         ranks = self._ranks(group, op)
         call = Call(op, self.phase, tensor.numel(), tensor.dtype, ranks, REDUCTIONS.get(reduction, ""), tuple(extra))
         self.calls.append(call)
+        return _in_turn(lambda: self._done(call, tensor, extra))
+
+    def _done(self, call, tensor, extra):
         if self.before:
             self.before(call)
-        head = self._head(op, call, extra)
+        head, ranks = self._head(call.op, call, extra), call.ranks
         with self.lock:
             while True:
                 heads = self._tell(head)
@@ -313,3 +322,10 @@ def _of_error(recorder, label, where, error):
     ours = traceback.extract_tb(error.__traceback__)[-1].filename == __file__  # then its words tell mistakes apart
     problem.trace = [label, type(error).__name__, text if ours else sorted(refusals)]
     return problem
+
+
+def _in_turn(fn):
+    """fn(); while anything is under way in the background, by that thread, when it comes to it: ranks stay in order."""
+    if p2p.in_background and threading.current_thread() is not p2p.background_thread:
+        return background.start(fn).wait()
+    return fn()

@@ -14,7 +14,8 @@ import re
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from lib.check.guard import is_students
+from lib.check.exercise import Problem
+from lib.check.guard import is_students, raised
 from lib.launch import RankError
 from lib.launch.errors import from_failure
 from lib.launch.watch import Failure
@@ -33,6 +34,9 @@ REFUSALS = {
     "in place": r"inplace operation|in-place operation",
     "no graph": r"does not require grad|element 0 of tensors",
     "None": r"NoneType",
+    "graph freed": r"second time|already been freed",
+    "not a gradient for each": r"number of gradients",
+    "integers": r"floating point|leaf variable",
 }
 
 
@@ -147,3 +151,14 @@ def of_exercise(book, name):
                 part.append(entry)
         parts.append(part)
     return Ledger(parts, None, [0] * book.world_size)
+
+
+def of_error(error, where):
+    """The Problem of an exception that a measure has caught; facts: failed, as of a run that failed."""
+    problem, name = raised(error, where), type(error).__name__
+    refusals = frozenset(what for what, words in REFUSALS.items() if re.search(words, str(error)))
+    if problem.kind == "unreadable" and refusals:  # autograd refuses what the answer's backward gave
+        problem = Problem("raised", f"{where}: {name}: {error}", {"raised": name})
+    problem.facts["failed"] = Failed(problem.kind, problem.text, "", (), None, raised=name, refusals=refusals)
+    problem.trace = [where, name, sorted(refusals)]
+    return problem

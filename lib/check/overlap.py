@@ -68,7 +68,9 @@ class Gates:
 
 
 class Alive:
-    """Bytes of tensors that are alive inside a call, counted once per storage.
+    """Bytes of floating-point tensors that are alive inside a call, counted once per storage.
+
+    Others do not count: what a Recorder sends is bytes, of which torch lets go when it comes to it.
 
     begin: what is there now does not count, and stays, or its memory might be a new tensor's soon.
     """
@@ -83,6 +85,7 @@ class Alive:
 
     def look(self, *besides):
         """Bytes made since `begin`; the largest of all looks is in `most`."""
-        held = live_bytes(besides=[*self.before, *besides])
+        wire = [x for x in gc.get_objects() if type(x) is torch.Tensor and not x.is_floating_point()]
+        held = live_bytes(besides=[*self.before, *wire, *besides])
         self.most = max(self.most, held)
         return held

@@ -23,16 +23,19 @@ LEAVES_OUT = {name: why for name, why in NO_RANKS.items() if name not in ("again
 
 
 @contextmanager
-def noting_calls(function):
-    """`with noting_calls(f) as calls:` afterwards `calls` has an item for each call of `f`, under whatever name.
+def noting_calls(*theirs):
+    """`with noting_calls(f, file) as calls:` afterwards `calls` has those of `theirs` that were called, by whomever.
 
-    For a function that sends nothing: the ledger names only those that do.
+    theirs: functions, or the paths of files of which nothing is to be called. For what sends nothing: the ledger names
+    what sends.
     """
+    known = {one if isinstance(one, str) else id(one.__code__): one for one in theirs}  # equal code may stand elsewhere
     calls, before = [], sys.getprofile()
 
     def note(frame, event, arg):
-        if event == "call" and frame.f_code is function.__code__:
-            calls.append(frame.f_lineno)
+        if event == "call":
+            code = frame.f_code
+            calls.extend(known[key] for key in (id(code), code.co_filename) if key in known)
 
     sys.setprofile(note)
     try:

@@ -66,7 +66,8 @@ def ring(cases, rounds):
 def only_calls(cases, expected, phases=("",), section=None):
     """The claim's judge: each rank made just these calls, in any order of phases, and sent nothing beside them.
 
-    expected(case, rank) -> [(op, phase, elements), ...]. A record has the keys of `Recorder.record`.
+    expected(case, rank) -> [(op, phase, elements), ...]; None: whichever calls. A record has the keys of
+    `Recorder.record`.
     section(case, phase) -> the label of the ledger's section; None: case.name.
     """
 
@@ -76,28 +77,13 @@ def only_calls(cases, expected, phases=("",), section=None):
                 where = f"{case.name}: {case.rank(rank)}"
                 if found := astray(where, case, record) or beside(run, case, where, rank, record, phases, section):
                     return found
-                got, want = [call[:3] for call in record["calls"]], expected(case, rank)
+                got, want = [call[:3] for call in record["calls"]], expected and expected(case, rank)
                 facts = {"case": case, "rank": rank, "got": got, "want": want}
                 if found := _narrow(where, case, record):
                     return found
-                if got != want:
+                if expected and got != want:
                     text = f"{where} called {_listed(got)}\nexpected {_listed(want)}"
                     return Problem("calls", text, facts, [case.name, got])
-        return None
-
-    return judge
-
-
-def by_the_given(cases, phases=("",), section=None):
-    """The ranks sent by what they were given alone, and in no narrower type; see `only_calls`, which asks for more."""
-
-    def judge(runs):
-        for run, case, records in seen(runs, cases):
-            for rank, record in enumerate(records):
-                where = f"{case.name}: {case.rank(rank)}"
-                found = astray(where, case, record) or beside(run, case, where, rank, record, phases, section)
-                if found := found or _narrow(where, case, record):
-                    return found
         return None
 
     return judge

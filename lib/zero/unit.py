@@ -24,6 +24,7 @@ class Unit:
         self.flats, self.all_gather, self.reduce_scatter = flats, all_gather, reduce_scatter
         for flat in flats:  # out of `whole`, whose memory goes
             flat.shard = flat.shard.detach().clone().requires_grad_(flat.trained)
+        self.is_unsharded = True  # as flats are made
         self.reshard()
 
     @property

@@ -13,7 +13,7 @@ from lib.check import symptoms as s
 from lib.check.cases import name_of
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab1.calls import noting_calls
+from lib.check.pure import noting_calls
 
 F32, F64, B16 = torch.float32, torch.float64, torch.bfloat16
 

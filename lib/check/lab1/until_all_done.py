@@ -16,8 +16,8 @@ from lib.check.cases import called, groups_and_control, in_step, seen
 from lib.check.claims import claim, each
 from lib.check.comm import MAY_CALL, Clash, Recorder
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab1.calls import noting_calls
 from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD, Step
+from lib.check.pure import noting_calls
 from lib.check.traffic import fitting, only_calls
 from lib.data_parallel import uneven
 

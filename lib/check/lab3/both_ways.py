@@ -22,7 +22,7 @@ from lib.check.cases import called, groups_and_control, in_step
 from lib.check.claims import each, element, form, kept
 from lib.check.exercise import Hint, Problem
 from lib.check.explain import fraction, shares
-from lib.check.lab1.calls import noting_calls
+from lib.check.pure import noting_calls
 from lib.check.traffic import fitting
 
 WORLD = 4

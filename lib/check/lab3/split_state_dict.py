@@ -14,7 +14,7 @@ from lib.check.cases import FINE, form_of, is_a
 from lib.check.claims import claim, refuses
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.guard import raised
-from lib.check.lab1.calls import noting_calls
+from lib.check.pure import noting_calls
 from lib.model import GPT, Shape
 from lib.tensor_parallel import state
 

@@ -1,106 +1,76 @@
 """Lab 4, section 4: Unit, which gathers and frees parameters, and FSDP, which says when.
 
-Each is judged with lib's other half: a Unit by itself and under lib's FSDP, an FSDP with units that are watched.
+Each is judged with lib's other half: a Unit by itself and under lib's FSDP (unit.py), an FSDP with watched units.
 """
 
 import torch.distributed as dist
 
 from lib import zero
-from lib.check.framework import Bundle, Claim, Exercise, Problem
-from lib.check.lab0.cases import in_step, seen
-from lib.check.lab1.cases import Case
-from lib.check.lab1.watched import groups_with_wires
-from lib.check.lab3.groups import found
-from lib.check.lab4.fsdp_given import MAY_CALL, sent_otherwise
-from lib.check.lab4.fsdp_hints import HINTS
-from lib.check.lab4.fsdp_models import ADAMW
-from lib.check.lab4.fsdp_runs import GROUPS_SAY, UNIT_OF, WRAPPED, cases_of, trained
-from lib.check.lab4.fsdp_watched import Watch
-from lib.check.lab4.unit_alone import alone
-from lib.check.lab4.unit_hints import HINTS as UNIT_HINTS
+from lib.check import symptoms as s
+from lib.check.cases import groups_and_control, in_step
+from lib.check.claims import claim
+from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.lab4.fsdp_models import CASES, GROUPS_SAY
+from lib.check.lab4.fsdp_training import MAY_CALL, PHASES, WatchedUnit, found, section, trained
+from lib.check.lab4.unit import CALLS_LIB, LEAVES_OUT, NOT_GIVEN, UNIT, inherits
+from lib.check.traffic import fitting, only_calls
 
-WORLD = 4
-ALONE = "by itself"
-UNIT_CASES = [
-    *(Case("Unit", members, ALONE) for members in ((0, 1), (0, 1, 2), (1, 3))),
-    Case("Unit", (0, 1, 2, 3), ADAMW),
-]
-FSDP_CASES = cases_of("FSDP")
+METHODS = ("before_forward", "after_forward", "before_backward", "after_backward")
 
 
-def on_groups(cases, one):
-    """On every rank: one(case, rank, group, wire) of each case, in step."""
-    run = lambda case, groups: one(case, case.members.index(dist.get_rank()), *groups)
-    return in_step(cases, groups_with_wires, run, wire=dist.new_group())
-
-
-def _measure_unit(fn):
-    def one(case, rank, group, wire):
-        if case.what == ALONE:
-            return alone(case, fn, rank, group, wire)
-        return trained(case, type("FSDP", (zero.FSDP,), {"unit_type": fn}), rank, group, wire)
-
-    return on_groups(UNIT_CASES, one)
-
-
-def _measure_fsdp(fn):
-    def one(case, rank, group, wire):
-        if inherits(fn, zero.FSDP, "before_forward", "after_forward", "before_backward", "after_backward"):
+def _measure(fn):
+    def one(case, groups):
+        if inherits(fn, zero.FSDP, *METHODS):
             return {"ok": False, "value": Problem("built-in", "a method of the answer is lib's")}
-        watch = Watch(f"{case.where}: {case.rank(rank)}", most=1)
-        return trained(case, type("FSDP", (fn,), {"unit_type": UNIT_OF[case.what]}), rank, group, wire, watch)
+        return trained(case, type("FSDP", (fn,), {"unit_type": WatchedUnit}), groups, most=1)
 
-    return on_groups(FSDP_CASES, one)
-
-
-def inherits(fn, libs, *names):
-    """Is one of these methods of the class lib's own?"""
-    return any(getattr(fn, name, None) is getattr(libs, name) for name in names)
+    return in_step(CASES, groups_and_control, one, wire=dist.new_group())
 
 
-def by_what_it_was_given(cases, then):
-    """The claim `then`, and that nothing was sent but by what the answer was given."""
-
-    def judge(runs):
-        for run, case, records in seen(runs, cases):
-            for section in run.ledger.marks:
-                if section.startswith(f"{case.name}, ") and not section.endswith(WRAPPED):
-                    wires = [record["wire"] for record in records]
-                    if problem := sent_otherwise(run.ledger.section(section), case, wires):
-                        return problem
-        return then(runs)
-
-    return judge
-
-
-UNIT = Exercise(
-    name="Unit",
-    reference=zero.Unit,
-    measure=_measure_unit,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
-    claims=(
-        Claim("unshard: the whole, in place", 3, "groups of 2 and 3", found(UNIT_CASES, "unshard")),
-        Claim("reduce_gradients: the mean", 3, "added to the shards; unused, frozen", found(UNIT_CASES, "reduce")),
-        Claim("reshard: no memory but the shards", 3, "parameters are empty", found(UNIT_CASES, "reshard")),
-        Claim("trains as one process does", 2, f"4 ranks, under lib's FSDP, {ADAMW}", found(UNIT_CASES, "value")),
-        Claim("sends each flat once", 1, "by what it was given", by_what_it_was_given(
-            UNIT_CASES, found(UNIT_CASES, "calls"))),
-    ),
-    hints=UNIT_HINTS,
-)  # fmt: skip
 FSDP = Exercise(
     name="FSDP",
     reference=zero.FSDP,
-    measure=_measure_fsdp,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
+    measure=_measure,
+    worlds=(4,),
+    may_call=(*MAY_CALL, "fsdp_training.unshard", "fsdp_training.reduce_gradients", "unit.unshard",
+              "unit.reduce_gradients"),
+    leaves_out=LEAVES_OUT | {"empty rank": "every rank runs the same units: a rule of FSDP; a Unit meets it"},
     claims=(
-        Claim("trains as one process does", 5, f"{GROUPS_SAY}; tied, frozen, unused", found(FSDP_CASES, "value")),
-        Claim("one unit whole at a time", 3, "and the root; none in the end", found(FSDP_CASES, "memory")),
-        Claim("sends 3 (N-1)/N psi", 2, "each unit gathered twice, reduced once", by_what_it_was_given(
-            FSDP_CASES, found(FSDP_CASES, "sent"))),
+        claim("trains as one process does", 5, f"{GROUPS_SAY}; tied, frozen, unused",
+              found(CASES, "value"), fitting(CASES)),
+        claim("one unit whole at a time", 3, "and the root; none in the end", found(CASES, "memory")),
+        claim("sends 3 (N-1)/N psi", 2, "each unit gathered twice, reduced once",
+              only_calls(CASES, None, PHASES, section), found(CASES, "sent")),
     ),
-    hints=HINTS,
+    hints=(
+        CALLS_LIB,
+        Hint("not gathered for forward", s.both(s.kind("not whole"), s.fact("way", "forward")),
+             "before_forward(place) makes self.units[place] whole: unshard()."),
+        Hint("not gathered for backward", s.kind("not whole"),
+             "after_forward has freed it, and its backward reads the weights again: before_backward(place) gathers it "
+             "anew."),
+        Hint("old weights", s.kind("stale"),
+             "the optimizer has changed the shards since this unit was gathered. after_backward frees it, and the "
+             "next forward gathers it anew."),
+        Hint("gradients are not reduced", s.kind("unreduced"),
+             "when backward is through with a unit its gradients are all there, and leave: after_backward(place) "
+             "calls reduce_gradients()."),
+        Hint("another result", s.kind("value", "raised"),
+             "the four methods are about self.units[place], and nothing else."),
+        Hint("two at a time", s.kind("memory"),
+             "the next unit is gathered before the last one was freed. after_forward and after_backward reshard, and "
+             "only the unit that computes is gathered."),
+        Hint("a second copy", s.kind("alive"),
+             "something is kept beside what is whole now: a copy of gathered parameters, or of whole gradients."),
+        Hint("whole in the end", s.kind("left"), "reshard() it: after forward, and again after backward."),
+        Hint("gathered too often", s.both(s.kind("gathers"), s.fact("more")),
+             "once for forward, once for backward, and not while it is whole already."),
+        Hint("kept from forward to backward", s.kind("gathers"),
+             "a unit that is kept needs no second gather, and its memory all the time. Each is freed after its "
+             "forward."),
+        Hint("reduced twice", s.kind("reduced"), "a unit's gradients are sent once, when its backward has ended."),
+        NOT_GIVEN,
+        *s.ANYWHERE,
+    ),
 )  # fmt: skip
 EXERCISE = Bundle("fsdp", (UNIT, FSDP))

@@ -12,19 +12,39 @@ The layers tell `at` when they compute. float64; few of these sizes can be divid
 """
 
 import functools
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from lib import backend
+from lib.check.cases import Case
 
 D, LAYERS, STEPS = 5, 3, 2
-ADAMW, SGD = "AdamW", "SGD, 2 micro-batches"
-OPTIMIZERS = {
-    ADAMW: lambda groups: torch.optim.AdamW(groups, lr=0.02, eps=1e-3, weight_decay=0.1),
-    SGD: lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
-}
-MICROBATCHES = {ADAMW: 1, SGD: 2}
+ADAMW, SGD, TWICE = "AdamW", "SGD, 2 micro-batches", "2 forwards, then backward"
+
+
+@dataclass(frozen=True)
+class Training(Case):
+    """what: how it is trained. A step has k micro-batches; each goes backward by itself, those of TWICE together."""
+
+    @property
+    def name(self):
+        return f"{self.group}, {self.what}"
+
+    @property
+    def k(self):
+        return 1 if self.what == ADAMW else 2
+
+    def optimizer(self, groups):
+        if self.what == SGD:
+            return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+        return torch.optim.AdamW(groups, lr=0.02, eps=1e-3, weight_decay=0.1)
+
+
+_ON = {ADAMW: (0, 1, 2, 3), SGD: (0, 1, 2), TWICE: (1, 3)}
+CASES = tuple(Training(members, what=what) for what, members in _ON.items()) + (Training((2,), what=SGD),)
+GROUPS_SAY = "4 ranks, groups of 3 and 2"
 
 
 class Layer(nn.Module):
@@ -91,20 +111,19 @@ def loss_of(net, rank, number):
     return (net(x, with_branch) - y).square().sum(1).mean()
 
 
-def numbers(step, k):
-    """Of the k micro-batches of a step."""
-    return range(step * k, (step + 1) * k)
+def loss_of_step(net, rank, step, k):
+    """The mean of this rank's k micro-batches."""
+    return sum(loss_of(net, rank, number) for number in range(step * k, (step + 1) * k)) / k
 
 
 @functools.cache
-def one_process(world_size, optimizer):
+def one_process(case):
     """{name: parameter} after each step, by one process that has all ranks' micro-batches."""
-    net, k, seen = Net(seed=0), MICROBATCHES[optimizer], []
-    step_on = OPTIMIZERS[optimizer]([p for p in net.parameters() if p.requires_grad])
+    net, seen = Net(seed=0), []
+    optimizer = case.optimizer([p for p in net.parameters() if p.requires_grad])
     for step in range(STEPS):
-        losses = [loss_of(net, rank, number) for rank in range(world_size) for number in numbers(step, k)]
-        (sum(losses) / len(losses)).backward()
-        step_on.step()
-        step_on.zero_grad()
+        (sum(loss_of_step(net, rank, step, case.k) for rank in range(case.world_size)) / case.world_size).backward()
+        optimizer.step()
+        optimizer.zero_grad()
         seen.append({name: p.detach().clone() for name, p in net.named_parameters()})
     return seen

@@ -1,58 +1,130 @@
 """Lab 4, section 5: PrefetchingFSDP, whose units are gathered while the one before computes.
 
-First fetch and take by hand, then trainings in which all that is started and waited for is noted.
+    started 1 | forward 0 ... | waited 1 | started 2 | forward 1 ...          events, no times
+
+A gather that was started before a unit computes, and that nobody has waited for yet, runs beside the compute, on any
+machine and under any load. First fetch and take by hand, then trainings.
 """
 
-from dataclasses import replace
+from contextlib import contextmanager
 
-from lib import zero
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab0.cases import called
-from lib.check.lab1.cases import Case
-from lib.check.lab3.groups import agreed, found
-from lib.check.lab4.fsdp import WORLD, by_what_it_was_given, inherits, on_groups
-from lib.check.lab4.fsdp_given import MAY_CALL, Given
-from lib.check.lab4.fsdp_prefetch_hints import HINTS
-from lib.check.lab4.fsdp_runs import GROUPS_SAY, UNIT_OF, cases_of, made, trained
-from lib.check.lab4.fsdp_started import AheadWatch, noting_starts
-from lib.check.lab4.fsdp_watched import WatchedUnit
+import torch
+import torch.distributed as dist
 
-NAME, BY_HAND = "PrefetchingFSDP", "by hand"
-CASES = [Case(NAME, (0, 1, 2), BY_HAND), *cases_of(NAME)]
+from lib import collectives, zero
+from lib.check import symptoms as s
+from lib.check.cases import groups_and_control, in_step
+from lib.check.claims import claim
+from lib.check.comm import Recorder
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab4 import fsdp_models as models
+from lib.check.lab4.fsdp_training import MAY_CALL, PHASES, Watch, WatchedUnit, found, part, section, trained
+from lib.check.lab4.unit import CALLS_LIB, LEAVES_OUT, NOT_GIVEN, inherits
+from lib.check.traffic import fitting, only_calls
+from lib.collectives import background
+
+BY_HAND = "by hand"
+CASES = (models.Training((0, 1, 2), what=BY_HAND), *models.CASES)
 METHODS = ("fetch", "take", "before_forward", "before_backward")
 
 
+class AheadWatch(Watch):
+    """`Watch`, which is told of the works too. works: {place: [a unit's gathers since its memory was freed]}."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.works, self.waited = {}, set()
+
+    def started(self, work, args):
+        shard = args[0].data_ptr() if args and torch.is_tensor(args[0]) else None
+        for place, unit in self.units.items():
+            if shard in [flat.shard.data_ptr() for flat in unit.flats]:
+                self.works.setdefault(place, []).append(work)
+
+    def is_waited_for(self, place):
+        """Has every gather of the unit been waited for?"""
+        return self.waited.issuperset(self.works.get(place, []))
+
+    def freed(self, unit):
+        super().freed(unit)
+        self.works.pop(next(place for place, one in self.units.items() if one is unit), None)
+
+    def computes(self, way, place):
+        if self.fsdp.units[place].is_unsharded and not self.is_waited_for(place):
+            self.note("value", "not waited", f"the {way} of unit {place} began and nobody had waited for its gathers")
+        super().computes(way, place)
+        coming = place + (1 if way == "forward" else -1)
+        if self.evaluates or not 0 <= coming < len(self.fsdp.units):
+            return
+        under_way = [p for p in self.works if p != "root" and not self.is_waited_for(p)]
+        if coming not in under_way:
+            whole = self.fsdp.units[coming].is_unsharded
+            then = "it was whole already" if whole else f"under way were those of {under_way or 'no unit'}"
+            text = f"during the {way} of unit {place} unit {coming} was not being gathered: {then}"
+            self.note("ahead", "ahead", text, way=way, whole=whole)
+
+    def sent(self, calls, forwards):
+        if forwards == 1:  # a second forward finds what was fetched for backward, and may let go of it
+            super().sent(calls, forwards)
+
+
+@contextmanager
+def _noting_starts(watch_of):
+    """Within, every work that is started, by whomever, is told to the newest of the watches; so is its first wait."""
+
+    def start(fn, *args, **kwargs):
+        work, watch = background.start(fn, *args, **kwargs), watch_of[-1]
+        watch.started(work, args)
+        plain = work.wait
+
+        def wait():
+            watch.waited.add(work)
+            return plain()
+
+        work.wait = wait
+        return work
+
+    before, collectives.start = collectives.start, start
+    try:
+        yield
+    finally:
+        collectives.start = before
+
+
 def _measure(fn):
-    def one(case, rank, group, wire):
+    def one(case, groups):
         if inherits(fn, zero.PrefetchingFSDP, *METHODS):
             return {"ok": False, "hand": Problem("built-in", "a method of the answer is lib's")}
-        watch = AheadWatch(f"{case.where}: {case.rank(rank)}")
-        kind = type(NAME, (fn,), {"unit_type": UNIT_OF.get(case.what, WatchedUnit)})
-        with noting_starts(watch):
+        kind, watches = type("PrefetchingFSDP", (fn,), {"unit_type": WatchedUnit}), []
+
+        def watch_type(*args):
+            watches.append(AheadWatch(*args))
+            return watches[-1]
+
+        with _noting_starts(watches):
             if case.what == BY_HAND:
-                return _by_hand(case, kind, rank, group, wire, watch)
-            return trained(case, kind, rank, group, wire, watch)
+                return _by_hand(case, kind, groups, watch_type)
+            return trained(case, kind, groups, 2, watch_type)
 
-    return on_groups(CASES, one)
-
-
-def _by_hand(case, kind, rank, group, wire, watch):
-    given = Given(group, wire)
-    fsdp, _ = made(case, kind, rank, given)
-    watch.watches(fsdp, given)
-    told = called(replace(case, what=f"{BY_HAND}, fetch and take"), _walk, fsdp, watch)
-    given.end()
-    problem = None
-    if told:
-        sort, text = told
-        problem = Problem(sort, f"{watch.where}: {text}")
-    problem = given.wrong_group(watch.where) or problem
-    return {"ok": agreed(problem is None, wire), "wire": wire.group_name, "hand": problem}
+    return in_step(CASES, groups_and_control, one, wire=dist.new_group())
 
 
-def _walk(fsdp, watch):
-    """fetch and take, asked one after the other: what is wrong first, (sort, text), or None. Unit 1 has two flats."""
+def _by_hand(case, kind, groups, watch_type):
+    (group, control), rank = groups, dist.get_rank(groups[1])
+    recorder, watch = Recorder(control, [case.members]), watch_type(f"{case.name}: {case.rank(rank)}", 3)
+    net = models.Net(seed=rank)
+    fsdp = kind(net, net.layers, group, None, recorder.reduce_scatter, recorder.all_gather)
+    watch.watches(fsdp)
+    told = part(case, "fetch and take", recorder, _walk, fsdp, watch, recorder)
+    problem = told and Problem(told[0], f"{watch.where}: {told[1]}")
+    return recorder.record() | {"ok": recorder.agreed(not problem and recorder.clash is None), "hand": problem}
+
+
+def _walk(fsdp, watch, recorder):
+    """fetch and take, asked one after the other: what is wrong first, (kind, text), or None. Unit 1 has two flats."""
     begun = lambda: sum(map(len, watch.works.values()))
+    gathered = lambda place: sum(call.elements in sizes[place] for call in recorder.calls)
+    sizes = [[flat.padded // flat.world_size for flat in unit.flats] for unit in fsdp.units]
     flats = len(fsdp.units[1].flats)
     fsdp.fetch(1)
     if begun() == 0:
@@ -74,30 +146,69 @@ def _walk(fsdp, watch):
     if not fsdp.units[1].is_unsharded:
         return "not attached", "after take(1) unit 1 was not attached"
     fsdp.fetch(1)
-    if begun() != flats or watch.gathers[1] != flats:
+    if begun() != flats or gathered(1) != flats:
         return "again", f"fetch(1), unit 1 being whole, gathered its {flats} flats once more"
     fsdp.take(2)
-    if not (2 in watch.filled and watch.is_waited_for(2) and fsdp.units[2].is_unsharded):
+    if not (gathered(2) and watch.is_waited_for(2) and fsdp.units[2].is_unsharded):
         return "not coming", "after take(2), unit 2 not being on its way, it was not whole"
     fsdp.units[1].reshard()
     fsdp.take(1)
-    if 1 not in watch.filled:
+    if gathered(1) == flats:
         return "coming stays", "unit 1 was taken and freed; the next take(1) did not gather it"
     return None
 
 
 EXERCISE = Exercise(
-    name=NAME,
+    name="PrefetchingFSDP",
     reference=zero.PrefetchingFSDP,
     measure=_measure,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
+    worlds=(4,),
+    may_call=(*MAY_CALL, "prefetching_fsdp.start", "fsdp_training.unshard", "unit.unshard",
+              *(f"prefetch.{name}" for name in ("after_backward", "average_gradients", "before_model", "after_model"))),
+    leaves_out=LEAVES_OUT | {"empty rank": "every rank runs the same units: a rule of FSDP"},
     claims=(
-        Claim("fetch begins, take waits", 4, "once, and only what there is", found(CASES, "hand")),
-        Claim("trains as one process does", 3, GROUPS_SAY, found(CASES, "value")),
-        Claim("gathered during the unit before", 3, "forward and backward; by events", found(CASES, "ahead")),
-        Claim("two units whole at most", 1, "and the root", found(CASES, "memory")),
-        Claim("sends 3 (N-1)/N psi", 1, "each unit gathered twice", by_what_it_was_given(CASES, found(CASES, "sent"))),
+        claim("fetch begins, take waits", 3, "once, and only what there is", found(CASES, "hand"), fitting(CASES)),
+        claim("trains as one process does", 1, models.GROUPS_SAY, found(CASES, "value")),
+        claim("gathered during the unit before", 6, "forward and backward; by events", found(CASES, "ahead")),
+        claim("two units whole at most", 1, "and the root", found(CASES, "memory")),
+        claim("sends 3 (N-1)/N psi", 1, "each unit gathered twice",
+              only_calls(CASES, None, ("fetch and take", *PHASES), section), found(CASES, "sent")),
     ),
-    hints=HINTS,
-)
+    hints=(
+        CALLS_LIB,
+        Hint("no end", s.either(s.kind("no such unit"), s.raised("IndexError")),
+             "behind the last unit and before the first there is nothing to fetch: 0 <= place < len(self.units). "
+             "(units[-1] is the last one.)"),
+        Hint("nothing is fetched", s.kind("nothing fetched"),
+             "self.coming[place] = zero.start_unshard(self.units[place])."),
+        Hint("not in the background", s.either(s.kind("at once"), s.both(s.kind("ahead"), s.fact("whole"))),
+             "fetch begins, and does not wait: zero.start_unshard(unit) returns works. take waits for them, when the "
+             "unit is needed."),
+        Hint("fetched again", s.kind("again"),
+             "fetch does nothing for a unit that is on its way (place in self.coming) or whole (unit.is_unsharded)."),
+        Hint("does not wait", s.kind("not waited"),
+             "a unit has a gather for each of its flats: wait() for every work in self.coming[place] before it is "
+             "used."),
+        Hint("not attached", s.kind("not attached"),
+             "when the gathers have ended, the parameters become views of what came: self.units[place].attach()."),
+        Hint("only what was coming", s.either(s.kind("not coming"), s.raised("KeyError")),
+             "nobody may have fetched the unit before: take begins with fetch(place), which does nothing if it is "
+             "coming."),
+        Hint("coming is not emptied", s.kind("coming stays"),
+             "take the works out of self.coming (pop): what is left there counts as on its way for ever."),
+        Hint("not taken", s.kind("not whole"),
+             "before a unit computes it is taken: take(place) in before_forward and in before_backward."),
+        Hint("backward goes down", s.both(s.kind("ahead"), s.fact("way", "backward")),
+             "in backward unit place-1 comes after unit place, and is fetched while this one computes."),
+        Hint("nothing is fetched ahead", s.kind("ahead"),
+             "after take(place) comes fetch of the next one, place+1 in forward: it is gathered while this one "
+             "computes."),
+        Hint("too many whole", s.kind("memory", "left"),
+             "fetch the next unit and no other: two are whole at a time, the one that computes and the one that "
+             "comes."),
+        Hint("gathered too often", s.kind("gathers", "reduced"),
+             "a unit is gathered once for forward and once for backward."),
+        NOT_GIVEN,
+        *s.ANYWHERE,
+    ),
+)  # fmt: skip

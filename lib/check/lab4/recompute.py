@@ -1,27 +1,110 @@
 """Lab 4, section 8: recompute(f, x), of which only x is kept until backward. It needs no ranks.
 
-Every case is compared with the same function called as it is: output, gradients, random state.
+    forward    f        torch.rand(3)        backward            someone else draws numbers between the two
+    look at    y                             gradients, random state, how often f was called
+
+Every case is compared with the same function called as it is, from the same random state.
 """
 
 import torch
+import torch.utils.checkpoint as torchs
+from torch import nn
 
 from lib import recompute as libs
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab0.cases import form_of
-from lib.check.lab3.compare import wrong
-from lib.check.lab4.recompute_cases import NAMES, kept, noting_theirs, run
-from lib.check.lab4.recompute_hints import HINTS
+from lib.check import symptoms as s
+from lib.check.claims import claim, compared
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.failure import of_error
+from lib.check.pure import noting_calls
+
+CASES = {  # what x is, and through what it goes
+    "layers": "a leaf, through two layers",
+    "features": "it needs no gradient, the layers do",
+    "tokens": "of integers, through an embedding",
+    "nobody": "no rows",
+    "dropout": "computed from a leaf; random numbers",
+    "two under way": "two calls, then backward of the first, then of the second",
+    "twice": "f(f(x)): the weights get two gradients",
+    "nested": "f recomputes a part of itself",
+}
+THEIRS = {libs.__file__: "lib's recompute", torchs.__file__: "torch.utils.checkpoint"}
+ROWS = {"nobody": 0}
+
+
+def _leaf(name):
+    if name == "tokens":
+        return torch.tensor([[1, 1, 4], [0, 2, 1]])
+    return torch.randn(ROWS.get(name, 3), 4, dtype=torch.float64).requires_grad_(name != "features")
+
+
+def _net(name):
+    if name == "tokens":
+        return nn.Embedding(5, 4, dtype=torch.float64)
+    between = nn.Dropout(0.5) if name == "dropout" else nn.Tanh()
+    return nn.Sequential(nn.Linear(4, 6), between, nn.Linear(6, 4), nn.Tanh()).double()
+
+
+def _calls_of(name, through, count):
+    """([y, ...], {name: leaf}): the case's calls of through(f, x); each call of an f counts in `count`."""
+    nets, leaves = [_net(name) for _ in range(2)], [_leaf(name) for _ in range(2)]
+
+    def f(x, net=nets[0]):
+        count[0] += 1
+        return net[2:](through(net[:2], x)) if name == "nested" else net(x)
+
+    x = 2 * leaves[0] if name == "dropout" else leaves[0]
+    ys = [through(f, through(f, x)) if name == "twice" else through(f, x)]
+    if name == "two under way":
+        ys.append(through(lambda x: f(x, nets[1]), leaves[1][:2]))
+    learn = {f"x{i or ''}": leaf for i, leaf in enumerate(leaves[: len(ys)]) if leaf.requires_grad}
+    return ys, learn | {n: p for net in nets[: len(ys)] for n, p in net.named_parameters(f"net{nets.index(net) or ''}")}
+
+
+def _run(name, through):
+    """{"ys", "states", "calls", "gradients"}, or those up to where it "failed"."""
+    seen, count = {"states": {}, "calls": [], "failed": None}, [0]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(list(CASES).index(name))
+        way = "forward"
+        try:
+            ys, learn = _calls_of(name, through, count)
+            seen["ys"] = [(y.detach().clone(), y.requires_grad) if torch.is_tensor(y) else (y, False) for y in ys]
+            seen["states"][way], way = torch.get_rng_state(), "backward"
+            seen["calls"].append(count[0])
+            torch.rand(3)
+            for y in ys:
+                if torch.is_tensor(y) and y.requires_grad:
+                    (y * torch.arange(1.0, y.numel() + 1, dtype=y.dtype).view(y.shape)).sum().backward()
+        except Exception as error:
+            if type(error) is NotImplementedError:
+                raise
+            seen["failed"] = of_error(error, f"{name}, {way}")
+            seen["failed"].facts["case"] = name
+            return seen
+        seen["states"][way] = torch.get_rng_state()
+        seen["calls"].append(count[0] - seen["calls"][0])
+        return seen | {"gradients": {name: leaf.grad for name, leaf in learn.items()}}
+
+
+def _kept(through):
+    """(bytes that the graph of through(f, x) has saved before backward, bytes of x), in the case "layers"."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net, x = _net("layers"), _leaf("layers")
+        with libs.SavedBytes(besides=net.parameters()) as saved:
+            y = through(net, x)  # noqa: F841  alive, and its graph with it
+            return saved.nbytes(), x.nbytes
 
 
 def _measure(fn):
     """{claim: {case: None, or the Problem}}; only values are looked at where they are wrong."""
-    with noting_theirs() as theirs:
-        answers = {name: run(name, fn) for name in NAMES}
+    with noting_calls(*THEIRS) as theirs:
+        answers = {name: _run(name, fn) for name in CASES}
     if theirs:
-        return {"value": {NAMES[0]: Problem("built-in", f"it calls {theirs[0]}, which this exercise builds")}}
-    plain = {name: run(name, lambda f, x: f(x)) for name in NAMES}
-    values = {name: _wrong_value(name, answers[name], plain[name]) for name in NAMES}
-    right = [name for name in NAMES if values[name] is None]
+        return {"value": {"layers": Problem("built-in", f"it calls {THEIRS[theirs[0]]}, which this exercise builds")}}
+    plain = {name: _run(name, lambda f, x: f(x)) for name in CASES}
+    values = {name: _wrong_value(name, answers[name], plain[name]) for name in CASES}
+    right = [name for name in CASES if values[name] is None]
     return {
         "value": values,
         "random": {name: _wrong_state(name, answers[name], plain[name]) for name in right},
@@ -31,55 +114,57 @@ def _measure(fn):
 
 
 def _wrong_value(name, got, want):
-    if got.raised:
-        way, error = got.raised
-        return Problem("raised", f"{name}, {way}: {type(error).__name__}: {error}")
-    if not torch.is_tensor(got.y):
-        return Problem("form", f"{name}: expected {form_of(want.y)}, got {form_of(got.y)}")
-    if problem := wrong(f"{name}: y", got.y, want.y, {}):
-        return problem
-    if not got.needs_gradient:
-        return Problem("cut off", f"{name}: y does not need a gradient, so no backward will come here", {"case": name})
-    for tensor, gradient in want.gradients.items():
-        mine = got.gradients[tensor]
-        facts = {"of x": tensor == "x", "case": name}
-        if mine is None:
-            return Problem("no gradient", f"{name}: {tensor} got no gradient", facts)
-        if problem := wrong(f"{name}: the gradient of {tensor}", mine, gradient, {"2 x expected": 2 * gradient}):
-            problem.kind = "gradient"
+    facts = {"case": name}
+    if got["failed"]:
+        return got["failed"]
+    for (y, learns), (expected, should) in zip(got["ys"], want["ys"], strict=True):
+        if problem := compared(f"{name}: y", y, expected):
             problem.facts |= facts
             return problem
+        if should and not learns:
+            return Problem("cut off", f"{name}: y does not need a gradient, so no backward will come here", facts)
+    for tensor, gradient in want["gradients"].items():
+        mine, facts = got["gradients"][tensor], {"of x": tensor.startswith("x"), "case": name}
+        if mine is None:
+            return Problem("no gradient", f"{name}: {tensor} got no gradient", facts)
+        if problem := compared(f"{name}: the gradient of {tensor}", mine, gradient):
+            return Problem("gradient", problem.text, problem.facts | facts, problem.trace)
     return None
 
 
 def _wrong_state(name, got, want):
-    for way in ("forward", "backward"):
-        if not torch.equal(got.states[way], want.states[way]):
+    for way, state in want["states"].items():
+        if not torch.equal(got["states"][way], state):
             text = f"{name}: after {way} the random generator is not where it would be without recomputation"
             return Problem("state", text, {"way": way})
     return None
 
 
 def _keeps_more(fn):
-    got, most = kept(fn)
+    got, most = _kept(fn)
     if got <= most:
         return None
     return Problem("kept", f"layers: between forward and backward {got} bytes are kept, expected {most}: x alone")
 
 
 def _called(name, got):
-    if got.calls == [1, 1]:
+    forward, backward = got["calls"]
+    if forward == backward == len(got["ys"]):
         return None
-    text = f"{name}: f was called {got.calls[0]} times in forward and {got.calls[1]} in backward, expected once each"
-    return Problem("calls", text, {"calls": got.calls})
+    text = f"{name}: f was called {forward} times in forward and {backward} in backward, expected once each"
+    return Problem("calls", text, {"calls": got["calls"]})
 
 
-def _found(claim, *names):
+def _found(kind, *names):
     def judge(runs):
-        records = runs[0].results[0]
-        return next(filter(None, (records.get(claim, {}).get(name) for name in names or NAMES)), None)
+        found = runs[0].results[0].get(kind, {})
+        return next(filter(None, (found.get(name) for name in names or CASES)), None)
 
     return judge
+
+
+def _of(*cases):
+    return lambda p: p.fact("case") in cases
 
 
 EXERCISE = Exercise(
@@ -87,14 +172,66 @@ EXERCISE = Exercise(
     reference=libs.recompute,
     measure=_measure,
     worlds=(),
+    leaves_out={
+        "alone": "there are no ranks",
+        "generators": "no argument is an iterator",
+        "attributes": "a function has none",
+        "returned": "it is compared with what f alone returns",
+    },
     claims=(
-        Claim("output and gradients", 5, "of x and the weights; tokens", _found(
-            "value", "layers", "features", "tokens")),
-        Claim("the same random numbers", 3, "dropout; the generator is left where it was", lambda runs: (
-            _found("value", "dropout")(runs) or _found("random")(runs))),
-        Claim("again and again", 2, "f(f(x)), and inside one another", _found("value", "twice", "nested")),
-        Claim("keeps x alone", 2, "bytes that the graph has saved", _found("kept")),
-        Claim("f runs twice", 2, "in forward, and in backward", _found("calls")),
+        claim("output and gradients", 2, "of x and the weights; tokens",
+              _found("value", "layers", "features", "tokens", "nobody")),
+        claim("the same random numbers", 2, "dropout; the generator is left where it was",
+              _found("value", "dropout"), _found("random")),
+        claim("again and again", 2, "f(f(x)), and inside one another", _found("value")),
+        claim("keeps x alone", 5, "bytes that the graph has saved", _found("kept")),
+        claim("f runs twice", 3, "in forward, and in backward", _found("calls")),
     ),
-    hints=HINTS,
+    hints=(
+        Hint("called what it builds", s.kind("built-in"),
+             "write the torch.autograd.Function yourself: forward calls f and saves x, backward calls f again."),
+        Hint("what the calls share", s.both(s.kind("raised", "value", "gradient", "no gradient"), _of("two under way")),
+             "two calls may be under way at once: what backward needs of this call belongs on ctx, not on the class, "
+             "on the function or in a global."),
+        Hint("tokens have no gradient", s.refused("integers"),
+             "x may be of integers, or need no gradient: x.detach().requires_grad_(ctx.needs_input_grad[i]), with i "
+             "the place of x among the inputs."),
+        Hint("without a graph again", s.refused("no graph"),
+             "backward runs without a graph, as forward does. Call f inside `with torch.enable_grad():`."),
+        Hint("not a gradient for each input", s.refused("not a gradient for each"),
+             "backward returns as many values as forward has inputs after ctx; None for those without a gradient."),
+        Hint("the first graph", s.refused("graph freed"),
+             "a graph can be gone through once. Let each backward make its own: call f in it."),
+        Hint("something raised", s.kind("raised"), "do it by hand for one layer: what is x, what is dy?"),
+        Hint("no backward without a gradient of x", s.both(s.kind("cut off"), _of("tokens", "features")),
+             "autograd leaves a Function out if no tensor among its inputs needs a gradient, though f's weights need "
+             "one. Give apply a second input that does: torch.empty(0, requires_grad=True)."),
+        Hint("cut off", s.kind("cut off"),
+             "y has lost its graph: return what apply() returns, without detach or no_grad around it."),
+        Hint("another output", s.kind("value", "form"), "forward returns f(x), and changes nothing of it."),
+        Hint("doubled", s.fact("factor", 2.0),
+             "a gradient arrives twice. The second call must run on x.detach(), or backward goes through the first x "
+             "too; and torch.autograd.backward adds to the weights' .grad already."),
+        Hint("x has no gradient", s.both(s.kind("no gradient"), s.fact("of x")),
+             "backward returns the gradient of x: x.grad of the detached copy, which must require one."),
+        Hint("the weights have no gradient", s.kind("no gradient"),
+             "f's weights are no inputs of the Function: their gradients come from torch.autograd.backward([y], "
+             "[dy]), which adds to their .grad. torch.autograd.grad(y, x, dy) gives that of x alone."),
+        Hint("other random numbers", s.both(s.kind("gradient"), _of("dropout")),
+             "the second call drops other elements than the first. Note torch.get_rng_state() before the first call, "
+             "and set it before the second."),
+        Hint("another gradient", s.kind("gradient"),
+             "backward starts from dy, what the loss sends back to y: torch.autograd.backward([y], [dy]); and what "
+             "micro-batches left in .grad stays."),
+        Hint("the generator was moved by backward", s.both(s.kind("state"), s.fact("way", "backward")),
+             "after the second call put the generator back to where backward found it: `with "
+             "torch.random.fork_rng(devices=[]):` around it."),
+        Hint("the generator was not moved by forward", s.kind("state"),
+             "the first call draws as f alone would, or the next layer draws the same numbers again: no fork_rng "
+             "there."),
+        Hint("the graph is kept", s.kind("kept"),
+             "all that f computed is kept until backward: call f without a graph in forward, and save x alone."),
+        Hint("f runs too often", s.kind("calls"), "each call costs a forward: one in forward, one in backward."),
+        *s.ANYWHERE,
+    ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from lib.check.cases import FINE, Setting, groups_and_control, in_step, seen
 from lib.check.claims import claim, kept, noted, off
 from lib.check.comm import MAY_CALL, Recorder, attempted
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.traffic import by_the_given
+from lib.check.traffic import only_calls
 from lib.moe import exchange as libs
 
 WORLD, D = 4, 3
@@ -209,7 +209,7 @@ EXCHANGE_ROWS = Exercise(
         claim("rows to their ranks", 3, f"{GROUPS_SAY}; uneven, none", noted(CASES, "value")),
         claim("gradients the same way back", 4, "also through two exchanges", noted(CASES, "gradient")),
         claim("each row once, each way", 2, "elements, by the all_to_all it was given",
-              by_the_given(CASES, WAYS, section), as_many(CASES, _elements)),
+              only_calls(CASES, None, WAYS, section), as_many(CASES, _elements)),
         claim("rows and counts left alone", 1, "", noted(CASES, "touched"), kept(CASES)),
     ),
     hints=(

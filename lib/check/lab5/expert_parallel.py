@@ -18,7 +18,7 @@ from lib.check.claims import claim, noted, off
 from lib.check.comm import MAY_CALL, Recorder, attempted
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.lab5.exchange_rows import EXCHANGE_ROWS, WAYS, WORLD, as_many, lists_do_not_fit, section
-from lib.check.traffic import by_the_given
+from lib.check.traffic import only_calls
 from lib.moe import MoE, keep, switch_gate, top_k_gate
 from lib.moe import expert_parallel as libs
 
@@ -182,7 +182,7 @@ EXPERT_PARALLEL_MOE = Exercise(
               noted(CASES, "value")),
         claim("its gradients", 4, "of x, the router, the experts", noted(CASES, "gradient")),
         claim("each kept pair's row, both ways", 4, "elements; E/ep counts to each other rank",
-              by_the_given(CASES, WAYS, section), as_many(CASES, _elements)),
+              only_calls(CASES, None, WAYS, section), as_many(CASES, _elements)),
     ),
     hints=(
         Hint("called lib's", s.kind("built-in"),

@@ -16,7 +16,7 @@ from lib.check.comm import MAY_CALL, Recorder, attempted
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import fraction, shares, who
 from lib.check.lab5 import reduce_model as m
-from lib.check.traffic import by_the_given
+from lib.check.traffic import only_calls
 from lib.moe import expert_parameters
 from lib.moe import gradients as libs
 
@@ -154,7 +154,7 @@ EXERCISE = Exercise(
         claim("as one process", 3, "a real backward, dp 2, ep 2", noted(m.CASES, "value", m.CASES[-1:])),
         claim(
             "one all-reduce of each kind", 4, "the experts' over their copies, all else over all",
-            by_the_given(m.CASES), _one_of_each_kind,
+            only_calls(m.CASES, None), _one_of_each_kind,
         ),
         claim("parameters left alone", 1, "only .grad changes", noted(m.CASES, "touched"), kept(m.CASES)),
     ),

@@ -21,7 +21,7 @@ from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import fraction, shares, who
 from lib.check.lab6 import on_a_mesh as given
 from lib.check.lab6.on_a_mesh import NAMES, REAL, WORLD, Before
-from lib.check.traffic import by_the_given
+from lib.check.traffic import only_calls
 from lib.mesh import axes_of, coordinates
 
 CASES = given.cases()
@@ -209,7 +209,7 @@ EXERCISE = Exercise(
               noted(CASES, "value", CASES[:-1])),
         claim("as one process", 4, "a GPT's backward on pp=2 dp=2 tp=2", noted(CASES, "value", CASES[-1:])),
         claim("each set over its groups", 4, "elements: tied over ends, whole over tp, all over dp",
-              by_the_given(CASES), _each_over_its_groups),
+              only_calls(CASES, None), _each_over_its_groups),
         claim("parameters left alone", 2, "only .grad changes; the lists too stay as they were",
               noted(CASES, "touched"), kept(CASES)),
     ),

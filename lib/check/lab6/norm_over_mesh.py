@@ -24,7 +24,7 @@ from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import two
 from lib.check.lab6 import on_a_mesh as given
 from lib.check.lab6.on_a_mesh import NAMES, REAL, WORLD, Before
-from lib.check.traffic import by_the_given
+from lib.check.traffic import only_calls
 from lib.mesh import axes_of, coordinates
 
 CASES = given.cases((2, 2, 2))  # first, where a rank alone lacks parts of both kinds
@@ -181,7 +181,7 @@ EXERCISE = Exercise(
         claim("the norm of the whole model", 8, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
               noted(CASES, "value", CASES[:-1])),
         claim("as one process", 3, "a GPT's gradients on pp=2 dp=2 tp=2", noted(CASES, "value", CASES[-1:])),
-        claim("numbers alone travel", 2, "one or a few, along tp and along pp", by_the_given(CASES), _numbers_alone),
+        claim("numbers alone travel", 2, "one or a few, along tp and along pp", only_calls(CASES, None), _numbers_alone),
         claim("the same bits on every rank", 1, "or ranks clip apart", _same_bits),
         claim("gradients left alone", 2, "and parameters, and the lists", noted(CASES, "touched"), kept(CASES)),
     ),
