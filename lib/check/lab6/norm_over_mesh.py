@@ -181,7 +181,7 @@ EXERCISE = Exercise(
         claim("the norm of the whole model", 8, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
               noted(CASES, "value", CASES[:-1])),
         claim("as one process", 3, "a GPT's gradients on pp=2 dp=2 tp=2", noted(CASES, "value", CASES[-1:])),
-        claim("numbers alone travel", 2, "one or a few, along tp and along pp", only_calls(CASES, None), _numbers_alone),
+        claim("numbers alone travel", 2, "a few, along tp and along pp", only_calls(CASES, None), _numbers_alone),
         claim("the same bits on every rank", 1, "or ranks clip apart", _same_bits),
         claim("gradients left alone", 2, "and parameters, and the lists", noted(CASES, "touched"), kept(CASES)),
     ),
