@@ -30,7 +30,7 @@ from lib.check.framework import Bundle, evaluate
 
 FILE = "a_mistake.py"  # where the books say that it stands
 VOCABULARY = ("calls", "cases", "claims", "comm", "explain", "failure", "fingerprints")
-WITHOUT_RANKS = ("pure", "tensors")  # for the exercises that import them
+IF_IMPORTED = ("pure", "tensors", "forward_backward", "overlap")
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _verdicts(exercise, mistakes):
 def source_of(exercise, module) -> str:
     """The hash of all that a table depends on."""
     text = Path(module.__file__).read_text(encoding="utf-8")
-    names = [*VOCABULARY, *(name for name in WITHOUT_RANKS if f"from lib.check.{name} " in text)]
+    names = [*VOCABULARY, *(name for name in IF_IMPORTED if f"from lib.check.{name} " in text)]
     paths = [*_files(module, exercise), *(Path(__file__).with_name(f"{name}.py") for name in names)]
     texts = [path.read_text(encoding="utf-8") for path in paths] + [inspect.getsource(exercise.reference)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
