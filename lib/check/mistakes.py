@@ -16,6 +16,7 @@ import hashlib
 import inspect
 import json
 import linecache
+import re
 import sys
 import textwrap
 import types
@@ -135,7 +136,7 @@ def _verdicts(exercise, mistakes):
 def source_of(exercise, module) -> str:
     """The hash of all that a table depends on."""
     text = Path(module.__file__).read_text(encoding="utf-8")
-    names = [*VOCABULARY, *(name for name in IF_IMPORTED if f"from lib.check.{name} " in text)]
+    names = [*VOCABULARY, *(name for name in IF_IMPORTED if re.search(rf"^from lib\.check.*\b{name}\b", text, re.M))]
     paths = [*_files(module, exercise), *(Path(__file__).with_name(f"{name}.py") for name in names)]
     texts = [path.read_text(encoding="utf-8") for path in paths] + [inspect.getsource(exercise.reference)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]

@@ -20,7 +20,7 @@ import sys
 
 import pytest
 
-from lib.check import symptoms
+from lib.check import pure, symptoms
 from lib.check.exercises import EXERCISES, FUNCTIONS, MODULES
 from lib.check.framework import Bundle, Hint, Outcome, evaluate
 from lib.check.mistakes import mistakes_of
@@ -48,7 +48,9 @@ ANSWERS = [load(path) for path in sorted(pathlib.Path(__file__).parent.glob("lab
 WRONG = [(name, fn, hint) for m in ANSWERS for name, answers in m.WRONG.items() for fn, hint in answers.items()]
 RIGHT = [(name, fn) for m in ANSWERS for name, answers in m.RIGHT.items() for fn in answers]
 ALONE = {fn for m in ANSWERS for fn in getattr(m, "ALONE", ())}  # they leave behind what the next would stumble over
-SHARED = {hint.name for hint in vars(symptoms).values() if isinstance(hint, Hint)}  # tested in test_adversarial.py
+SHARED = {
+    hint.name for room in (symptoms, pure) for hint in vars(room).values() if isinstance(hint, Hint)
+}  # tested in test_adversarial.py
 SHARED |= {make([]).name for make in (symptoms.nothing_there, symptoms.alone, symptoms.remainder_hint)}
 outcomes: dict[tuple, Outcome] = {}
 table: list[tuple[str, str, str, int, int]] = []
