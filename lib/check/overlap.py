@@ -7,25 +7,33 @@
     gates = Gates(3);  recorder = Recorder(control, before=gates.hold);  ... gates.pass_one() after each layer ...
 
 Whoever waits for a call sooner than that is stuck, and it is noted. Nothing here depends on how fast a machine is: a
-right answer never waits for PATIENCE to end.
+right answer never waits for PATIENCE to end. Nor do most wrong ones: it is seen that backward itself makes a held call,
+or waits for it (`Work.wait`), and that nothing is left in the background that could begin a call.
 """
 
 import gc
+import sys
 import threading
+import time
 
 import torch
 
+from lib.collectives import background, p2p
 from lib.zero import live_bytes, start_counting
 
-PATIENCE = 3  # seconds for what a right answer does at once
-LINGER = 0.1  # seconds by which the last call ends later than the answer's function, if that does not wait
+PATIENCE = 20  # seconds for what a right answer does at once
+POLL = 0.02  # seconds between looks at what the other threads do
+LINGER = 0.2  # seconds by which the last call ends later than the answer's function, if that does not wait
 
 
 class Gates:
-    """Of one backward (or forward) of one rank. ahead: how many gates a call is held for."""
+    """Of one backward (or forward) of one rank. ahead: how many gates a call is held for.
 
-    def __init__(self, gates: int, ahead: int = 2, at_gate=None):
-        self.gates, self.ahead, self.at_gate = gates, ahead, at_gate
+    threads: those of `started_threads()` before the answer was called; others may yet begin a call.
+    """
+
+    def __init__(self, gates: int, ahead: int = 2, at_gate=None, threads=()):
+        self.gates, self.ahead, self.at_gate, self.threads = gates, ahead, at_gate, threads
         self.changed = threading.Condition()
         self.begun, self.passed, self.ended, self.returned = 0, 0, False, False
         self.stuck = None  # (which call, gates passed) of the first that was held in vain
@@ -38,10 +46,10 @@ class Gates:
             number, self.begun = self.begun, self.begun + 1
             self.changed.notify_all()
             past = lambda: self.passed >= number + self.ahead or self.ended or self.stuck
-            if not self.changed.wait_for(past, PATIENCE):
+            if not self._until(past, _backward_waits):
                 self.stuck = (number, self.passed)
-            if self.ended and not self.returned:
-                self.early = self.early or self.changed.wait_for(lambda: self.returned, LINGER)
+            if self.ended:
+                self.early = self.early or self._until(lambda: self.returned, _backward_waits, LINGER)
 
     def pass_one(self, *seen):
         """Called where a layer is done; at_gate(gates passed before, *seen) looks at the memory."""
@@ -51,7 +59,7 @@ class Gates:
             self.passed += 1
             self.changed.notify_all()
             if self.passed == self.gates:
-                self.begun_in_time = bool(self.changed.wait_for(lambda: self.begun, PATIENCE))
+                self.begun_in_time = self._until(lambda: self.begun, self._nobody_will_begin)
 
     def end(self):
         """Backward has ended."""
@@ -61,10 +69,45 @@ class Gates:
         """The answer's function has returned."""
         self._set("returned")
 
+    def _until(self, done, hopeless, patience=PATIENCE):
+        """Wait until it is done, or hopeless. Is it done?"""
+        end = time.monotonic() + patience
+        while not done() and not hopeless() and time.monotonic() < end:
+            self.changed.wait(POLL)
+        return bool(done())
+
+    def _nobody_will_begin(self):
+        """Is nothing under way in the background, and no thread of the answer's there?"""
+        busy = any(not work.ended.is_set() for work in [*p2p.in_background.values()])
+        return not busy and not started_threads() - {*self.threads, p2p.background_thread}
+
     def _set(self, name):
         with self.changed:
             setattr(self, name, True)
             self.changed.notify_all()
+
+
+def started_threads():
+    """The threads that Python code has started: not the main one, nor autograd's."""
+    theirs = (type(threading.main_thread()), threading._DummyThread)
+    return {thread for thread in threading.enumerate() if not isinstance(thread, theirs)}
+
+
+def _backward_waits():
+    """Asked by a held call: is it backward's thread that makes it, or that waits for what comes after it?"""
+    started = {thread.ident for thread in started_threads()}
+    if threading.get_ident() not in started:
+        return True
+    if threading.current_thread() is not p2p.background_thread:
+        return False
+    frames = [frame for ident, frame in sys._current_frames().items() if ident not in started]
+    return any(_waits(frame) for frame in frames)
+
+
+def _waits(frame):
+    while frame and frame.f_code is not background.Work.wait.__code__:
+        frame = frame.f_back
+    return frame is not None and not frame.f_locals["self"].ended.is_set()
 
 
 class Alive:

@@ -16,6 +16,7 @@ means over 2, 3 or 4 ranks. With g_r the gradient of rank r's shard, a wrong one
 """
 
 from fractions import Fraction
+from itertools import pairwise
 from math import isfinite
 
 import torch
@@ -26,6 +27,8 @@ from lib.check.exercise import Problem
 from lib.check.explain import narrowed, rounded_words, two
 
 ROWS = 2  # of a shard
+WIDTHS = (3, 4, 5, 6, 7)  # of the chain: layers of 16, 25, 36 and 49 parameters
+GATES = len(WIDTHS) - 2
 FINE = 1 + 2.0**-20  # whole numbers times this are none of float32, and differ by more than `equal` forgives
 
 
@@ -54,6 +57,29 @@ class Small(nn.Module):
         return self.leave(h * self.scale)  # (B, 5)
 
 
+class Chain(nn.Sequential):
+    """x (B, 3) -> layer 0 -> layer 1 -> layer 2 -> layer 3 (B, 7) -> added up to (B, 5); float64, linear.
+
+    backward    layer 3 -> gate -> layer 2 -> gate -> layer 1 -> gate -> layer 0        a gate calls pass_one()
+    """
+
+    def __init__(self, seed=0, fine=1):
+        super().__init__(*(nn.Linear(m, n) for m, n in pairwise(WIDTHS)))
+        self.double()
+        self.pass_one = lambda: None
+        draw = _draws(seed)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(draw(2, *parameter.shape) * fine)
+
+    def forward(self, x, with_branch=False):
+        for place, layer in enumerate(self):
+            if place:
+                x.register_hook(lambda gradient: self.pass_one())
+            x = layer(x)
+        return x[:, :5] + nn.functional.pad(x[:, 5:], (0, 3))
+
+
 def shard(rank, number=0):
     """Rank `rank`'s inputs of micro-batch `number`: (x (ROWS, 3), y (ROWS, 5), does it use the branch?)."""
     draw = _draws(1000 + 10 * rank + number)
@@ -72,15 +98,17 @@ def gradients(model):
     return {name: None if p.grad is None else p.grad.detach().cpu().clone() for name, p in model.named_parameters()}
 
 
-def of_each_rank(shards, seed=0, fine=1):
+def of_each_rank(shards, seed=0, fine=1, make=None):
     """What each rank contributes, [{name: gradient}]: that of the mean loss over its micro-batches, zeros if unused.
 
     shards: [[shard, ...] of rank 0, ...]. Their mean is the gradient of the whole batch in one process.
+    make: make(seed) -> another model than `Small`; then it is the sum over the micro-batches.
     """
     parts = []
     for own in shards:
-        model = Small(seed, fine)
-        (sum(loss_of(model, one) for one in own) / len(own)).backward()
+        model = make(seed) if make else Small(seed, fine)
+        if own:
+            (sum(loss_of(model, one) for one in own) / (1 if make else len(own))).backward()
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         parts.append({n: (torch.zeros_like(p) if p.grad is None else p.grad).cpu() for n, p in trained.items()})
     return parts

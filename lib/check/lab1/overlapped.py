@@ -1,7 +1,6 @@
 """Lab 1, section 5: OverlappedDataParallel(module, group, all_reduce, capacity), buckets that leave during backward.
 
-The wrapper is given `watched.given_all_reduce`. Two models: the small one of `models.py`, and a chain of four layers
-whose backward stops before the first layer until a bucket is under way.
+Two models: the small one, and a chain of layers with a gate before each but the first (lib/check/overlap.py).
 """
 
 from dataclasses import replace
@@ -10,217 +9,291 @@ import torch
 import torch.distributed as dist
 
 from lib import backend
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab0.cases import called, in_step, seen
-from lib.check.lab1 import models
-from lib.check.lab1.cases import GROUPS, GROUPS_SAY, WORLD, Case
-from lib.check.lab1.chain import Chain
-from lib.check.lab1.overlapped_hints import CHAIN, FORWARD_ORDER, HINTS, MAY_CALL
-from lib.check.lab1.watched import Watched, groups_with_wires
-from lib.data_parallel import overlapped
-from lib.data_parallel.replicate import Replicated
+from lib.check import symptoms as s
+from lib.check.cases import called, groups_and_control, in_step, seen
+from lib.check.claims import claim, each, noted
+from lib.check.comm import MAY_CALL, Recorder
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab1 import means, models
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, Step, value
+from lib.check.overlap import Alive, Gates, started_threads
+from lib.check.traffic import astray, beside
+from lib.data_parallel import overlapped, replicate
 
-NAME = "OverlappedDataParallel"
-SMALL, NO_SYNC = "unused parameters", "no_sync"
-STEPS = {CHAIN: [[0], [1]], SMALL: [[0], [1]], NO_SYNC: [[0, 1, 2], [3]]}  # the micro-batches of each step
-CASES = [
-    Case(NAME, GROUPS[0], CHAIN),
-    *(Case(NAME, members, SMALL) for members in GROUPS),
-    Case(NAME, GROUPS[0], NO_SYNC),
-]
-CAPACITY = {CHAIN: 49, SMALL: 21, NO_SYNC: 49}  # in float64 numbers: several buckets, some of several parameters
-
-
-def _loss(case, model, rank, number):
-    """Of micro-batch `number` of this rank. ()"""
-    x, y, with_branch = (t.to(backend.device()) if torch.is_tensor(t) else t for t in models.shard(rank, number))
-    if case.what == SMALL:
-        return models.loss_of(model, (x, y, with_branch))
-    return (model(x) * torch.cat([y, y[:, :2]], 1)).sum(1).mean()  # y (B, 5), the chain's output (B, 7)
-
-
-def _parts(case, numbers):
-    """What each rank contributes, the sum over its micro-batches. [{name: gradient}, ...]"""
-    parts = []
-    for rank in range(case.world_size):
-        model = _model(case, 0)
-        sum(_loss(case, model, rank, number) for number in numbers).backward()
-        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        parts.append({n: (torch.zeros_like(p) if p.grad is None else p.grad).cpu() for n, p in trained.items()})
-    return parts
+CHAIN, SMALL, NO_SYNC = "a chain of layers", "unused parameters", "no_sync"
+TWO, OTHER, IDLE = "two models at once", "the other of two models", "rank 0 without a backward"
+CASES = tuple(
+    Step(members, what=what, again=step)
+    for members, what in (
+        (GROUPS[0], CHAIN), *((members, SMALL) for members in GROUPS), (GROUPS[1], IDLE), (GROUPS[0], TWO),
+        (ALONE, SMALL), (GROUPS[0], NO_SYNC),
+    )
+    for step in (0, 1)
+)  # fmt: skip
+SYNCED, MADE = CASES[:-2], "the wrapper is made"
+MODELS = {CHAIN: models.Chain, OTHER: models.Chain, NO_SYNC: models.Chain}  # else the small one
+CAPACITY = {CHAIN: 49, OTHER: 49, NO_SYNC: 49, SMALL: 21, IDLE: 21, TWO: 21}  # in float64 numbers
+EARLIER = ("replicate.broadcast_parameters", "replicate.__init__", "bucketed.reduce_bucket", "background.start")
+NOTHING = {"ok": False, "elements": [], "stray": None, "clash": None, "problem": None, "early": False}
 
 
-def _model(case, seed, watched=None):
-    model = models.Small(seed) if case.what == SMALL else Chain(seed, watched)
-    return model.to(backend.device())
+def _model(case, seed):
+    return MODELS.get(case.what, models.Small)(seed, models.FINE).to(backend.device())
 
 
-def _measure(fn):
-    one = lambda case, groups: _run(case, fn, *groups)
-    return in_step(CASES, groups_with_wires, one, wire=dist.new_group())
-
-
-def _run(case, fn, group, wire):
-    """All steps of a case, up to the first that is wrong on any rank."""
-    if _is_libs(fn):
-        return {"ok": False, "libs": True, "steps": [], "problem": None}
-    rank, watched = dist.get_rank(wire), Watched(group, wire)
-    module = _model(case, rank, watched)
-    model = called(case, fn, module, group, watched.given_all_reduce, 8 * CAPACITY[case.what])
-    record = {
-        "libs": _is_libs(type(model)), "weights": _unlike_rank_0(case, module), "steps": [], "problem": None,
-        "has_no_sync": hasattr(model, "no_sync"),
-    }  # fmt: skip
-    record["ok"] = watched.all_ranks(not record["libs"] and record["weights"] is None)
-    for step, numbers in enumerate(STEPS[case.what]):
-        if not record["ok"] or (case.what == NO_SYNC and not record["has_no_sync"]):
-            break
-        watched.begin(slow=case.what == CHAIN and step == 0)
-        record["steps"].append(_step(case, step, model, module, watched))
-        where = f"{case.where}, step {step + 1}: {case.rank(rank)}"
-        problem = models.wrong_gradient(where, rank, record["steps"][-1]["gradients"], _parts(case, numbers))
-        if problem is not None:
-            problem.facts["step"] = step
-            record["problem"] = problem
-        record["ok"] = watched.all_ranks(problem is None)
-    return record
-
-
-def _step(case, step, model, module, watched):
-    """One step, all micro-batches but its last inside no_sync: the gradients it leaves, and what it sent."""
-    numbers, rank = STEPS[case.what][step], dist.get_rank(watched.wire)
-    for parameter in module.parameters():
-        parameter.grad = None
-
-    def backward_and_average():
-        for number in numbers[:-1]:
-            with model.no_sync():
-                _loss(case, model, rank, number).backward()
-        sent_alone = len(watched.elements)
-        _loss(case, model, rank, numbers[-1]).backward()
-        watched.backward_ended.set()
-        model.average_gradients()
-        return {"sent_alone": sent_alone, "gradients": models.gradients(module)}
-
-    section = replace(case, what=f"{case.what}, step {step + 1}")
-    return {**called(section, backward_and_average), **watched.end()}
+def _shards(case, rank):
+    """The micro-batches of this step; their losses are summed."""
+    numbers = [0, 1, 2] if case.what == NO_SYNC and not case.again else [case.again]
+    return [models.shard(rank, number) for number in numbers if (case.what, rank) != (IDLE, 0)]
 
 
 def _is_libs(kind):
     """Is it one of lib's wrappers, or a child of one? (`Replicated` alone does nothing of this exercise.)"""
-    classes = set(getattr(kind, "__mro__", ())) - {Replicated}
+    classes = set(getattr(kind, "__mro__", ())) - {replicate.Replicated}
     return any(c.__module__.startswith("lib.data_parallel") for c in classes)
 
 
-def _unlike_rank_0(case, module):
-    """The name of a parameter or buffer that is not rank 0's, or None."""
-    mine, first = module.state_dict(), _model(case, 0).state_dict()
-    return next((name for name in first if not torch.equal(mine[name], first[name])), None)
+class Wrapped:
+    """The answer's wrapper around one model of this rank, and what watches it. Steps follow one another."""
+
+    def __init__(self, fn, group, control, case):
+        self.case, self.rank, self.threads, self.gates = case, dist.get_rank(control), started_threads(), None
+        hold = lambda call: self.gates and self.gates.hold(call)
+        self.recorder = Recorder(control, [case.members], before=hold, raises=False)
+        self.module, self.alive, self.held = _model(case, self.rank), Alive(), 0
+        self.alive.begin()
+        self.libs, self.unlike, self.lacks = _is_libs(fn), None, []
+        if not self.libs:
+            made, capacity = replace(case, what=f"{case.what}, {MADE}"), 8 * CAPACITY[case.what]
+            self.model = called(made, fn, self.module, group, self.recorder.all_reduce, capacity)
+            names = ("average_gradients", "module", "no_sync")
+            self.libs, self.lacks = _is_libs(type(self.model)), [n for n in names if not hasattr(self.model, n)]
+            mine, first = self.module.state_dict(), _model(case, 0).state_dict()
+            self.unlike = next((name for name in first if not torch.equal(mine[name], first[name])), None)
+
+    def losses(self, case):
+        """Of each micro-batch in turn. ()"""
+        for x, y, with_branch in _shards(case, self.rank):
+            yield models.loss_of(self.model, (x.to(backend.device()), y.to(backend.device()), with_branch))
+
+    def step(self, case, losses):
+        """One step, all micro-batches but the last inside no_sync. Returns what was seen."""
+        for parameter in self.module.parameters():
+            parameter.grad = None
+        self.recorder.begin()
+        gates = Gates(models.GATES, threads=self.threads)
+
+        def backward_and_average():
+            for _ in _shards(case, self.rank)[1:]:
+                with self.model.no_sync():
+                    next(losses).backward()
+            alone = len(self.recorder.calls)
+            if case.what == CHAIN or (case.what == NO_SYNC and case.again):
+                self.gates, self.module.pass_one = gates, gates.pass_one
+            for loss in losses:
+                loss.backward()
+            gates.end()
+            self.model.average_gradients()
+            return alone
+
+        alone = called(case, backward_and_average)
+        gates.over()
+        self.recorder.end()
+        self.gates, self.module.pass_one = None, lambda: None
+        shards, make = [_shards(case, r) for r in range(case.world_size)], lambda seed: _model(case, seed)
+        where, got = f"{case.name}: {case.rank(self.rank)}", models.gradients(self.module)
+        problem = models.wrong_gradient(where, self.rank, got, models.of_each_rank(shards, make=make))
+        before, self.held = self.held, self.alive.look() if case.what == CHAIN else 0
+        elements = [call.elements for call in self.recorder.calls]
+        record = {"elements": elements, "sent_alone": elements[:alone], "problem": problem}
+        record["grown"] = self.held - before if case.again else 0
+        return self.recorder.record() | record | {f: getattr(gates, f) for f in ("stuck", "early", "begun_in_time")}
 
 
-def _weights(runs):
-    for _, case, records in seen(runs, CASES):
+def _measure(fn):
+    made = []
+
+    def one(case, groups):
+        if not case.again:
+            whats = [case.what, OTHER] if case.what == TWO else [case.what]
+            made[:] = [Wrapped(fn, *groups, replace(case, what=what)) for what in whats]
+        mine = made[0]
+        record = NOTHING | {"libs": mine.libs, "weights": mine.unlike, "lacks": mine.lacks}
+        hopeless = mine.libs or mine.unlike or [n for n in mine.lacks if case.what == NO_SYNC or n != "no_sync"]
+        if not mine.recorder.agreed(not hopeless):
+            return record
+        cases = [replace(case, what=wrapped.case.what) for wrapped in made]
+        losses = [wrapped.losses(its) for wrapped, its in zip(made, cases, strict=True)]
+        losses = [iter([*its]) for its in losses] if made[1:] else losses  # of two models: first both forwards
+        steps = [wrapped.step(*its) for wrapped, *its in zip(made, cases, losses, strict=True)]
+        record |= {key: next((step[key] for step in steps if step[key]), steps[0][key]) for key in steps[0]}
+        return record | {"ok": record["problem"] is None and record["stray"] is None}
+
+    return in_step(CASES, groups_and_control, one, wire=dist.new_group())
+
+
+def _weights(case, rank, record):
+    if record["libs"]:
+        return Problem("built-in", "the answer is lib's OverlappedDataParallel, or a child of it")
+    if lacks := [name for name in record["lacks"] if name != "no_sync"]:
+        return Problem("attribute", f"{case.name}: the model has no {lacks[0]}, which later cells use")
+    text = f"{case.name}: {record['weights']} on {case.rank(rank)} is not rank 0's"
+    return Problem("weights", text) if record["weights"] else None
+
+
+def _early(case, rank, record):
+    text = f"{case.name}: {case.rank(rank)} came back from average_gradients() while an all-reduce was under way"
+    return Problem("early", text, {"case": case}) if record["early"] else None
+
+
+def _fit(runs):
+    for _, case, records in seen(runs, SYNCED):
         for rank, record in enumerate(records):
-            if record["libs"]:
-                return Problem("built-in", f"the answer is lib's {NAME}, or a child of it")
-            if record["weights"] is not None:
-                return Problem("weights", f"{case.where}: {record['weights']} on {case.rank(rank)} is not rank 0's")
-    return None
-
-
-def _gradients(runs):
-    for _, case, records in seen(runs, CASES):
-        if case.what == NO_SYNC:
-            continue
-        for number, steps in enumerate(zip(*(record["steps"] for record in records), strict=True)):
-            problem = _wrong_messages(f"{case.where}, step {number + 1}", case, steps)
-            if problem:
+            if problem := astray(f"{case.name}: {case.rank(rank)}", case, record):
+                problem.facts["sent"] = [sum(one["elements"]) for one in records]
                 return problem
-        if problem := _wrong_gradient(records):
-            return problem
     return None
 
 
-def _wrong_gradient(records):
-    return next((record["problem"] for record in records if record["problem"]), None)
-
-
-def _wrong_messages(where, case, steps):
-    """What is wrong with the messages of a step, one record per rank, whatever the gradients are."""
-    for rank, step in enumerate(steps):
-        if step["early"]:
-            text = f"{where}: {case.rank(rank)} came back from average_gradients() while an all-reduce was under way"
-            return Problem("early", text)
-        if step["stray"]:
-            return Problem("group", f"{where}: {case.rank(rank)} called all_reduce for another group than its own")
-    if steps[0]["clash"]:
-        message, told = steps[0]["clash"]
-        ranks = ", ".join(f"rank {rank} {n or 'nothing'}" for rank, n in enumerate(told))
-        text = f"{where}: the ranks' message {message} differs, in elements: {ranks}"
-        return Problem("unlike", text, {"told": told, "sent": [sum(step["elements"]) for step in steps]})
+def _given(runs):
+    for run, case, records in seen(runs, SYNCED):
+        for rank, record in enumerate(records):
+            where = f"{case.name}: {case.rank(rank)}"
+            if beside(run, case, where, rank, record):
+                return Problem("another way", f"{where} sent by an all_reduce that it was not given", {"case": case})
     return None
 
 
-def _messages(runs):
-    for _, case, records in seen(runs, CASES):
-        sizes = [parameter.numel() for parameter in _model(case, 0).parameters() if parameter.requires_grad]
-        most = max(CAPACITY[case.what], *sizes)
-        for rank, record in enumerate(records if case.what != NO_SYNC else []):
-            for number, step in enumerate(record["steps"]):
-                got = step["elements"]
-                facts = {"elements": got, "sizes": sizes}
-                text = f"{case.where}, step {number + 1}: {case.rank(rank)} "
-                text += f"sent messages of {got} elements" if got else "never called the all_reduce that it was given"
-                if sum(got) != sum(sizes):
-                    text += f"\nThat is {sum(got)}; the {len(sizes)} trained parameters have {sum(sizes)} elements."
-                    return Problem("elements", text, facts)
-                if max(got) > most or len(got) >= len(sizes):
-                    text += f"\nExpected fewer messages than the {len(sizes)} parameters, none above {most} elements"
-                    return Problem("messages", f"{text}: capacity={8 * CAPACITY[case.what]} bytes.", facts)
-    return None
+def _messages(case, rank, record):
+    if case.world_size == 1 or case.what == TWO:
+        return None
+    got, sizes = record["elements"], [p.numel() for p in _model(case, 0).parameters() if p.requires_grad]
+    where, facts = f"{case.name}: {case.rank(rank)}", {"case": case, "elements": got, "sizes": sizes}
+    text, most = f"{where} sent messages of {got} elements\n", max(CAPACITY[case.what], *sizes)
+    if sum(got) != sum(sizes):
+        text += f"That is {sum(got)}; the {len(sizes)} trained parameters have {sum(sizes)} elements."
+        return Problem("elements", text, facts)
+    if max(got) > most or len(got) >= len(sizes):
+        text += f"Expected fewer messages than the {len(sizes)} parameters, none above {most} elements"
+        return Problem("messages", f"{text}: capacity={8 * CAPACITY[case.what]} bytes.", facts)
+    text = f"{where} holds {record['grown']} bytes more than after the step before, expected as many"
+    return Problem("memory", text, facts) if record["grown"] > 0 else None
 
 
-def _overlap(runs):
-    for _, case, records in seen(runs, CASES):
-        for rank, record in enumerate(records if case.what == CHAIN else []):
-            step, where = record["steps"][0], f"{case.where}: {case.rank(rank)}"
-            if not step["begun_in_backward"]:
-                text = f"{where} had started no all-reduce when only the first layer's gradients were still missing"
-                text += f"\nIts messages, in elements: {step['elements']}"
-                return Problem("late", text, {"forward": step["elements"] == FORWARD_ORDER})
-            if step["stuck"]:
-                return Problem("stuck", f"{where}: backward stood still until the first all-reduce had ended")
-    return None
+def _overlap(case, rank, record):
+    where = f"{case.name}: {case.rank(rank)}"
+    if not record["begun_in_time"]:
+        text = f"{where} had started no all-reduce when only the first layer's gradients were still missing"
+        text += f"\nIts messages, in elements: {record['elements']}"
+        return Problem("late", text, {"forward": record["elements"] == [41, 36, 49]})  # planned from the first layer on
+    return Problem("stuck", f"{where}: backward stood still until an all-reduce had ended") if record["stuck"] else None
 
 
-def _no_sync(runs):
-    for _, case, records in seen(runs, CASES):
-        for rank, record in enumerate(records if case.what == NO_SYNC else []):
-            where = f"{case.where}: {case.rank(rank)}"
-            if not record["has_no_sync"]:
-                return Problem("no no_sync", f"{where}: the model has no method no_sync")
-            first = record["steps"][0]
-            if first["sent_alone"]:
-                elements = first["elements"][: first["sent_alone"]]
-                return Problem("sent alone", f"{where} sent messages of {elements} elements inside no_sync")
-            if problem := _wrong_gradient(records):
-                text = f"{problem.text}\nIn step 1, two micro-batches of three are in no_sync."
-                return Problem("not accumulated", text)
-    return None
+def _no_sync(case, rank, record):
+    where = f"{case.name}: {case.rank(rank)}"
+    if case.what != NO_SYNC:
+        return None
+    if "no_sync" in record["lacks"]:
+        return Problem("no no_sync", f"{where}: the model has no method no_sync")
+    if record["sent_alone"]:
+        return Problem("sent alone", f"{where} sent messages of {record['sent_alone']} elements inside no_sync")
+    if problem := astray(where, case, record) or record["problem"]:
+        return Problem("not accumulated", f"{problem.text}\nIn step 1, two micro-batches of three are in no_sync.")
+    text = f"{where} sent nothing during the backward of the step after no_sync"
+    return None if record["begun_in_time"] else Problem("never back", text)
+
+
+def _in(*whats, again=None):
+    """Did the run fail, or the claim, in one of these cases?"""
+    cases = [*CASES, *(replace(case, what=OTHER) for case in CASES if case.what == TWO)]
+    return s.in_case(cases, lambda case: case.what in whats and again in (None, bool(case.again)))
 
 
 EXERCISE = Exercise(
-    name=NAME,
+    name="OverlappedDataParallel",
     reference=overlapped.OverlappedDataParallel,
     measure=_measure,
     worlds=(WORLD,),
-    may_call=MAY_CALL,
+    may_call=(*MAY_CALL, *EARLIER),
+    leaves_out={"generators": "it is given a module", "returned": "only forward returns, what the module does"},
     claims=(
-        Claim("rank 0's weights everywhere", 2, "parameters and buffers", _weights),
-        Claim("the mean gradient everywhere", 8, f"{GROUPS_SAY}; tied, frozen, unused; 2 steps", _gradients),
-        Claim("buckets on the wire", 3, "every gradient once, at most `capacity` bytes a message", _messages),
-        Claim("sent before backward ends", 4, "the first bucket, while backward goes on", _overlap),
-        Claim("no_sync", 3, "sends nothing; the next backward sends the sum", _no_sync),
+        claim("rank 0's weights everywhere", 1, "parameters and buffers", each(CASES, _weights)),
+        claim("the mean gradient everywhere", 6, f"{GROUPS_SAY}; tied, frozen, unused; 2 steps",
+              each(SYNCED, _early), _fit, noted(SYNCED, "problem")),
+        claim("buckets on the wire", 2, "every gradient once, at most `capacity` bytes a message",
+              _given, each(SYNCED, _messages)),
+        claim("sent before backward ends", 5, "the first bucket, while backward goes on", each(SYNCED, _overlap)),
+        claim("no_sync", 6, "sends nothing; the next backward sends the sum", each(CASES, _no_sync)),
     ),
-    hints=HINTS,
-)
+    hints=(
+        Hint("called what it builds", s.kind("built-in"),
+             "build it yourself, of plan_buckets, parameter.register_post_accumulate_grad_hook, collectives.start."),
+        Hint("weights not made equal", s.kind("weights"),
+             "ranks that begin with different weights stay different, though their gradients are equal. Call "
+             "broadcast_parameters(module, group) when the wrapper is made."),
+        s.NARROW,
+        Hint("another name", s.kind("attribute"), "later cells ask for model.module and model.average_gradients()."),
+        Hint("no_sync still sends", s.either(s.kind("sent alone"), s.both(s.kind("raised"), _in(NO_SYNC))),
+             "inside no_sync the hook must return at once. Set a flag on entry, look at it in the hook."),
+        Hint("one state for all wrappers", s.both(s.kind("value", "raised", "clash", "group"), _in(TWO, OTHER)),
+             "two wrappers are in use at once. What counts gradients and works belongs to self, not to the class."),
+        Hint("left over from the step before",
+             s.both(s.kind("value", "clash", "raised", "early"), _in(CHAIN, SMALL, IDLE, again=True)),
+             "right in the first step. What counts the missing gradients, and the list of started works, must begin "
+             "anew in every step: reset them at the end of average_gradients()."),
+        Hint("the hook comes before the gradient", s.both(s.refused("None"), _in(CHAIN)),
+             ".grad is None, and the model uses every parameter: it is read too early. register_hook runs before .grad "
+             "is written, register_post_accumulate_grad_hook after; and a bucket leaves with its *last* gradient."),
+        Hint("a parameter without gradient", s.refused("None"),
+             "a parameter that this rank did not use has .grad None. It contributes zeros, and gets the others' mean."),
+        Hint("hooks on frozen parameters", lambda p: s.raised("RuntimeError")(p) and MADE in s.failed(p).case,
+             "a frozen parameter has no gradient and takes no hook. Plan buckets of those with requires_grad only."),
+        Hint("the group is not used", s.either(s.kind("group"), means.WORLD_SIZE.fits),
+             "give `self.group` to all_reduce, and divide by dist.get_world_size(self.group)."),
+        Hint("does not wait", s.kind("early"),
+             "average_gradients() must wait for every bucket (work.wait()) before it returns, or the optimizer reads "
+             "gradients that are still on their way."),
+        Hint("zeros left out", lambda p: p.kind == "clash" and len(set(p.facts["sent"])) > 1,
+             "ranks send different amounts. A rank that did not use a parameter sends zeros in its place, and every "
+             "rank sends every bucket: average_gradients() starts those that have not left yet."),
+        Hint("in the order of completion", s.kind("clash"),
+             "ranks that use different parameters complete their buckets in different orders. Start bucket i only "
+             "after bucket i-1, on every rank."),
+        means.DIVIDED_TWICE,
+        means.NOT_DIVIDED,
+        Hint("what is left is not sent", s.either(value("own"), value("absent")),
+             "this gradient never left its rank. A bucket that is not full, or not complete, when backward ends must "
+             "be sent too: average_gradients() starts what is left."),
+        Hint("a bucket leaves too early", s.kind("value"),
+             "the bucket left before this gradient was in it. It may leave only when the *last* of its gradients is "
+             "ready; and what comes back goes to the places from which it was taken."),
+        Hint("another all-reduce", s.kind("another way"),
+             "send with self.all_reduce, the one that the wrapper was given: so your ring can carry your gradients."),
+        Hint("sent twice, or frozen ones too", s.kind("elements"),
+             "module.parameters() names a tied parameter once; of these only those with requires_grad have gradients."),
+        Hint("one message per parameter",
+             lambda p: p.kind == "messages" and len(p.facts["elements"]) >= len(p.facts["sizes"]),
+             "each gradient leaves by itself, and each message costs its latency. Wait until a whole bucket is ready."),
+        Hint("more than `capacity`", s.kind("messages"),
+             "use plan_buckets(parameters, capacity): one large bucket is complete only when backward ends."),
+        Hint("kept from step to step", s.kind("memory"),
+             "flat tensors of earlier steps are still alive: forget them at the end of average_gradients()."),
+        Hint("buckets in the order of forward", s.both(s.kind("late"), s.fact("forward")),
+             "bucket 0 holds the first layer, whose gradient comes last, and the others wait for it. plan_buckets goes "
+             "through the parameters in reverse."),
+        Hint("everything at the end", s.kind("late"),
+             "the buckets leave when backward has ended. The hook of a bucket's last gradient must start it: "
+             "collectives.start(self.all_reduce, flat, self.group)."),
+        Hint("backward waits for the network", s.kind("stuck"),
+             "the hook runs the all-reduce itself, or waits for it, and autograd waits for the hook. collectives.start "
+             "hands it to the communication thread; wait in average_gradients()."),
+        Hint("no_sync is missing", s.kind("no no_sync"),
+             "write no_sync, a context manager (contextlib.contextmanager): it switches the hooks off, and on again."),
+        Hint("no_sync counts", s.kind("not accumulated"),
+             "gradients of micro-batches inside no_sync must stay in .grad, and must not count as ready: the bucket "
+             "leaves in the backward after it, with the sum."),
+        Hint("no_sync for ever", s.kind("never back"),
+             "when `with model.no_sync():` ends, the hooks must work again: switch the flag back after the yield."),
+        *s.ANYWHERE,
+    ),
+)  # fmt: skip

@@ -5,6 +5,7 @@ The wrong ones differ from `Counting`, a right one, in one method.
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -94,11 +95,6 @@ class InheritsLibs(overlapped.OverlappedDataParallel):
     pass
 
 
-class WeightsAsTheyAre(Counting):
-    def make_equal(self):
-        pass
-
-
 class NoBuffers(Counting):
     def make_equal(self):
         for p in self.module.parameters():
@@ -144,35 +140,6 @@ class LeavesUnusedOut(Counting):
             super().put_back(mean, bucket)
 
 
-class DividesByTheWorld(Counting):
-    def finish(self):
-        for bucket, flat, work in self.works:
-            work.wait()
-            self.put_back(flat / dist.get_world_size(), bucket)
-
-
-class ForgetsTheGroup(Counting):
-    def start(self, bucket):
-        for p in bucket:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-        flat = flatten([p.grad for p in bucket])
-        self.works.append((bucket, flat, collectives.start(self.all_reduce, flat)))
-
-
-class NeverWaits(Counting):
-    def finish(self):
-        for bucket, flat, _ in self.works:
-            self.put_back(flat / dist.get_world_size(self.group), bucket)
-
-
-class WaitsForTheFirst(Counting):
-    def finish(self):
-        self.works[0][2].wait()
-        for bucket, flat, _ in self.works:
-            self.put_back(flat / dist.get_world_size(self.group), bucket)
-
-
 class OnlyCompleteBuckets(Counting):
     def average_gradients(self):
         self.finish()
@@ -193,46 +160,12 @@ class InOrderOfCompletion(Counting):
         self.reset()
 
 
-class DividesTwice(Counting):
-    def start(self, bucket):
-        super().start(bucket)
-        N = dist.get_world_size(self.group)
-        flat = self.works[-1][1]
-        self.works[-1] = (bucket, flat, collectives.start(lambda: flat.div_(N)))
-
-
-class DoesNotDivide(Counting):
-    def finish(self):
-        for bucket, flat, work in self.works:
-            work.wait()
-            self.put_back(flat, bucket)
-
-
-class NeverResets(Counting):
-    def average_gradients(self):
-        for bucket in self.buckets[len(self.works) :]:
-            self.start(bucket)
-        self.finish()
-
-
-class DropsTheLastBucket(Counting):
-    def plan(self, parameters):
-        return plan_buckets(parameters, self.capacity)[:-1]
-
-
 class LeavesWithTheFirst(Counting):
     """A bucket leaves with its first gradient instead of its last."""
 
     def ready(self, i):
         if self.syncs and i == len(self.works):
             self.start(self.buckets[i])
-
-
-class AnotherAllReduce(Counting):
-    def start(self, bucket):
-        given, self.all_reduce = self.all_reduce, collectives.all_reduce
-        super().start(bucket)
-        self.all_reduce = given
 
 
 class SendsItTwice(Counting):
@@ -243,42 +176,11 @@ class SendsItTwice(Counting):
         collectives.start(self.all_reduce, again, self.group).wait()
 
 
-class OnePerParameter(Counting):
-    def plan(self, parameters):
-        return [[p] for p in reversed(parameters)]
-
-
-class OneLargeBucket(Counting):
-    def plan(self, parameters):
-        return [list(reversed(parameters))]
-
-
-class InForwardOrder(Counting):
-    def plan(self, parameters):
-        return plan_buckets(parameters[::-1], self.capacity)
-
-
-class AllAtTheEnd(Counting):
-    def add_hooks(self):
-        pass
-
-
-class InTheHook(Counting):
-    """No communication thread: the hook all-reduces."""
-
-    def start(self, bucket):
-        for p in bucket:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-        flat = flatten([p.grad for p in bucket])
-        self.all_reduce(flat, self.group)
-        self.works.append((bucket, flat, collectives.start(lambda: None)))
-
-
 class WithoutNoSync(nn.Module):
     def __init__(self, *args):
         super().__init__()
         self.inner = Counting(*args)
+        self.module = self.inner.module
 
     def forward(self, *inputs):
         return self.inner(*inputs)
@@ -298,6 +200,56 @@ class CountsInsideNoSync(Counting):
         self.missing[i] -= 1
         if self.syncs and self.missing[i] <= 0 and i == len(self.works):
             self.start(self.buckets[i])
+
+
+class InFloat32(Counting):
+    def start(self, bucket):
+        for p in bucket:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        flat = flatten([p.grad for p in bucket]).float()
+        self.works.append((bucket, flat, collectives.start(self.all_reduce, flat, self.group)))
+
+
+class OneStateForAll(Counting):
+    state: ClassVar = {}
+
+    def reset(self):
+        self.state.update(missing=[len(bucket) for bucket in self.buckets], works=[])
+
+    missing = property(lambda self: self.state["missing"])
+    works = property(lambda self: self.state["works"])
+
+
+class KeepsEveryFlat(Counting):
+    def reset(self):
+        self.kept = [*getattr(self, "kept", []), *getattr(self, "works", [])]
+        super().reset()
+
+
+class WaitsForAGradient(Counting):
+    """A rank that did not go backward sends nothing."""
+
+    def average_gradients(self):
+        if any(p.grad is not None for bucket in self.buckets for p in bucket):
+            super().average_gradients()
+
+
+class SilentForEver(Counting):
+    @contextlib.contextmanager
+    def no_sync(self):
+        self.syncs = False
+        yield
+
+
+class WithoutModule(nn.Module):
+    def __init__(self, *args):
+        super().__init__()
+        self.inner = Counting(*args)
+        self.forward, self.no_sync, self.average_gradients = (
+            self.inner,
+            self.inner.no_sync,
+            self.inner.average_gradients,
+        )
 
 
 class NotWritten(Counting):
@@ -373,33 +325,24 @@ class WithItsOwnThread(Counting):
 WRONG = {
     returns_libs: "called what it builds",
     InheritsLibs: "called what it builds",
-    WeightsAsTheyAre: "weights not made equal",
     NoBuffers: "weights not made equal",
     HooksOnFrozen: "hooks on frozen parameters",
     HookBeforeGrad: "the hook comes before the gradient",
     NoneIsNoGradient: "a parameter without gradient",
     LeavesUnusedOut: "zeros left out",
-    DividesByTheWorld: "the group is not used",
-    ForgetsTheGroup: "the group is not used",
-    NeverWaits: "does not wait",
-    WaitsForTheFirst: "does not wait",
     OnlyCompleteBuckets: "what is left is not sent",
     InOrderOfCompletion: "in the order of completion",
-    DividesTwice: "divided twice",
-    DoesNotDivide: "not divided",
-    NeverResets: "left over from the step before",
-    DropsTheLastBucket: "what is left is not sent",
     LeavesWithTheFirst: "a bucket leaves too early",
-    AnotherAllReduce: "another all-reduce",
     SendsItTwice: "sent twice, or frozen ones too",
-    OnePerParameter: "one message per parameter",
-    OneLargeBucket: "more than `capacity`",
-    InForwardOrder: "buckets in the order of forward",
-    AllAtTheEnd: "everything at the end",
-    InTheHook: "backward waits for the network",
     WithoutNoSync: "no_sync is missing",
     NoSyncDoesNothing: "no_sync still sends",
     CountsInsideNoSync: "no_sync counts",
+    InFloat32: "rounded on the way",
+    OneStateForAll: "one state for all wrappers",
+    KeepsEveryFlat: "kept from step to step",
+    WaitsForAGradient: "zeros left out",
+    SilentForEver: "no_sync for ever",
+    WithoutModule: "another name",
     NotWritten: "not written",
 }
 
