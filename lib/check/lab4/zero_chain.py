@@ -100,14 +100,15 @@ class Held(Alive):
 
     def begin_backward(self, step):
         """What is there now stays; it may be SGD's state, what was sent last, and a batch."""
-        self.kept = self.look()
+        kept = self.look()
         allowed = sum(self.padded) * (step > 0) // self.N + max(self.padded)
-        if self.kept > EACH * allowed + 4 * SLACK:
-            self._note("before backward", "the answer", self.kept, EACH * allowed, "no lines that wait for gradients")
+        if kept > EACH * allowed + 4 * SLACK:
+            self._note("before backward", "the answer", kept, EACH * allowed, "no lines that wait for gradients")
+        self.begin()
 
     def at_gate(self, flat, gradient):
         """gradient: what flows through the gate; it does not count."""
-        held = self.look(gradient) - self.kept
+        held = self.look(gradient)
         under_way = EACH * sum(self.padded[max(flat - 1, 0) : flat + 1])
         allowed = under_way + EACH * sum(self.padded[: max(flat - 1, 0)]) // self.N
         last_sent = EACH * sum(self.padded[max(flat - 2, 0) : max(flat - 1, 0)]) // self.N  # the ledger keeps it alive
