@@ -4,7 +4,8 @@
     call 0          [== begun in time, held =====]
     call 1                         [== held =============]         call i is held until gate i + 2 has been passed
 
-    gates = Gates(3);  recorder = Recorder(control, before=gates.hold);  ... gates.pass_one() after each layer ...
+    gates = Gates(3);  recorder = Recorder(control, before=gates.hold)
+    with gates:  ... gates.pass_one() after each layer ...  gates.end() ...
 
 Whoever waits for a call sooner than that is stuck, and it is noted. Nothing here depends on how fast a machine is: a
 right answer never waits for PATIENCE to end. Nor do most wrong ones: it is seen that backward itself makes a held call,
@@ -39,6 +40,14 @@ class Gates:
         self.stuck = None  # (which call, gates passed) of the first that was held in vain
         self.early = False  # was a call under way when the answer's function had returned?
         self.begun_in_time = True  # had a call begun when the last gate was passed?
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        """The answer's function has returned, or raised."""
+        self.end()
+        self.over()
 
     def hold(self, call=None):
         """For Recorder(before=...): each call waits here."""

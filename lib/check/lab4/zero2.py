@@ -1,175 +1,152 @@
 """Lab 4, section 3: Zero2(zero.Zero1), whose gradients leave during backward.
 
-Two models: Lab 1's small one, with tied, frozen and unused parameters; and a chain whose backward passes a gate behind
-each layer, where it is seen what has been sent, and what memory gradients hold.
+Two models: a small one, with tied, frozen and unused parameters; and a chain whose backward passes a gate behind each
+layer, where it is seen what has been sent, and what memory gradients hold.
 """
 
-from dataclasses import replace
+from functools import partial
 
 import torch.distributed as dist
 
 from lib.buckets import plan_tapered_buckets
-from lib.check.framework import Claim, Exercise, Problem
-from lib.check.lab0.cases import called, in_step, seen
-from lib.check.lab1.cases import WORLD, Case
-from lib.check.lab1.watched import groups_with_wires
-from lib.check.lab4.zero2_hints import HINTS, MAY_CALL
-from lib.check.lab4.zero2_models import Setup, one_process, values, wrong_parameter
-from lib.check.lab4.zero_chain import GATES, LAYERS, ChainSetup
-from lib.check.lab4.zero_gates import AtGates
-from lib.check.lab4.zero_given import REDUCE_SCATTER, Given
-from lib.check.lab4.zero_made import (
-    Made,
-    as_one_process,
-    found,
-    listed,
-    sent_otherwise,
-    take_left,
-    wrong_calls,
-    wrong_mean,
-)
+from lib.check import symptoms as s
+from lib.check.cases import groups_and_control, in_step
+from lib.check.claims import claim, each
+from lib.check.comm import LIBS, MAY_CALL, Recorder
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab4.zero_chain import GATES, LAYERS, ChainSetup, Held
+from lib.check.lab4.zero_models import SEVERAL, STEPS, Setup
+from lib.check.lab4.zero_runs import Run, built_in, by, drain, first, in_case, is_libs, numbers, value
+from lib.check.overlap import Gates
+from lib.check.traffic import only_calls
 from lib.zero import zero2
 from lib.zero.flat import padded_size
 
-NAME = "Zero2"
+NAME, WORLD = "Zero2", 4
+CHAIN, TWISTED = ChainSetup("a chain of layers"), ChainSetup("layers named in another order", (0, 1, 2, 4, 3))
+SECOND = Setup("SGD", 72)  # of two models
 SETUPS = {
-    setup.words: setup
-    for setup in (
-        ChainSetup("a chain of layers"), ChainSetup("layers named in another order", (0, 1, 2, 4, 3)),
-        Setup("SGD", 77), Setup("AdamW", 77), Setup("AdamW", 77, 2),
+    setup.case(members): setup
+    for members, setup in (
+        ((0, 1, 2, 3), CHAIN), ((0, 1, 2), TWISTED), ((0, 1, 2), Setup("SGD")), ((0, 1, 2, 3), Setup("AdamW")),
+        ((1, 3), Setup("AdamW")), ((2,), Setup("AdamW")), ((0, 1, 2), Setup("SGD", idle=1)),
+        ((0, 1, 2), Setup("SGD", models=2)), ((0, 1, 2), Setup("AdamW", microbatches=2)),
     )
 }  # fmt: skip
-CHAIN, TWISTED, SGD, ADAMW, MICROBATCHES = SETUPS
-CASES = [
-    Case(NAME, tuple(range(WORLD)), CHAIN), Case(NAME, (0, 1, 2), TWISTED), Case(NAME, (0, 1, 2), SGD),
-    Case(NAME, tuple(range(WORLD)), ADAMW), Case(NAME, (1, 3), ADAMW), Case(NAME, (2,), ADAMW),
-    Case(NAME, (0, 1, 2), MICROBATCHES),
-]  # fmt: skip
-CAPACITY = {CHAIN: 1, TWISTED: 1}  # bytes: every layer is a flat of its own
-SEVERAL = 8 * 40  # of the small model: three flats, two of several parameters
+CASES = tuple(SETUPS)
+CAPACITY = 8 * 40  # of the small model: three flats, two of several parameters. Of a chain 1: each layer is a flat
 
 
-def _section(case, step, part):
-    return replace(case, what=f"{case.what}, step {step + 1}, {part}")
+def _capacity(setup):
+    return 1 if setup in (CHAIN, TWISTED) else CAPACITY
 
 
-def _padded(case):
+def _padded(setup, N):
     """The elements of each flat, in the order in which they leave."""
-    parameters = [p for p in SETUPS[case.what].model().parameters() if p.requires_grad]
-    buckets = plan_tapered_buckets(parameters, CAPACITY.get(case.what, SEVERAL))
-    return [padded_size(sum(p.numel() for p in bucket), case.world_size) for bucket in buckets]
+    parameters = [p for p in setup.model().parameters() if p.requires_grad]
+    return [
+        padded_size(sum(p.numel() for p in bucket), N) for bucket in plan_tapered_buckets(parameters, _capacity(setup))
+    ]
+
+
+def _several(case):
+    return SEVERAL in case.what
 
 
 def _measure(fn):
-    one = lambda case, groups: _run(case, fn, *groups)
-    return in_step(CASES, groups_with_wires, one, wire=dist.new_group())
+    return in_step(CASES, groups_and_control, partial(_one, fn), wire=dist.new_group())
 
 
-def _run(case, fn, group, wire):
+def _one(fn, case, places):
     """All steps of a case, up to the first that is wrong on any rank."""
-    setup, given = SETUPS[case.what], Given(wire)
-    record = {"ok": False, "libs": _is_libs(fn), "wire": wire.group_name, "value": None, "steps": []}
-    if record["libs"]:
-        return record
-    given.at_gate = at_gates = AtGates(_padded(case), case.world_size) if case.what == CHAIN else None
-    model, made = setup.model(given.pass_gate) if at_gates else setup.model(), Made(setup)
-    ways = {"reduce_scatter": given.reduce_scatter, "all_gather": given.all_gather}
-    ways["capacity"] = CAPACITY.get(case.what, SEVERAL)
-    making = replace(case, what=f"{case.what}, __init__")
-    answer = called(making, fn, list(model.parameters()), made, group, **ways)
-    record["libs"] = _is_libs(type(answer))
-    record["ok"] = not record["libs"]
-    for step, expected in enumerate(one_process(setup, setup.model(), case.world_size) if record["ok"] else []):
-        value, mean, of_step = _step(case, step, model, made, answer, given, expected)
-        record |= {"value": record["value"] or value, "mean": record.get("mean") or mean}
-        record["steps"].append(of_step)
-        record["ok"] = given.all_right(record["value"] is None)
-        if not record["ok"]:
+    (group, control), setup = places, SETUPS[case]
+    if is_libs(fn, NAME):
+        return {"ok": False, "value": built_in(NAME)}
+    given = Recorder(control, [case.members], raises=False)
+    runs = [_Run(case, setup if i == 0 else SECOND, fn, group, given) for i in range(setup.models)]
+    if is_libs(type(runs[0].answer), NAME):
+        return {"ok": False, "value": built_in(NAME)}
+    for step in range(STEPS):
+        for run in runs:
+            run.part(step, "backward", partial(run.train, step))
+            run.averaged(step)
+        for run in runs:
+            run.part(step, "step()", run.answer.step)
+            run.updated(step, sent=run.sent, flats=run.setup.microbatches * len(run.made.shards))
+        if not given.agreed(all(run.value is None for run in runs)):
             break
-        made.optimizer.zero_grad()
-    return record
+    calls = [call for call in given.calls if "step()" not in call.phase and case.world_size > 1]
+    return given.record() | {
+        "ok": all(run.value is None for run in runs),
+        "value": next((run.value for run in runs if run.value), None),
+        "mean": next((run.mean for run in runs if run.mean), None),
+        "memory": runs[0].held and runs[0].held.problem,
+        "gates": runs[0].gates,
+        "in_backward": runs[0].in_backward,
+        "calls": calls,
+    }
 
 
-def _step(case, step, model, made, answer, given, expected):
-    """One step: the Problems of its values and of the shards' gradients, or None; and what was seen of it."""
-    rank, setup = dist.get_rank(given.wire), SETUPS[case.what]
-    where, before = f"{case.where}, step {step + 1}: {case.rank(rank)}", values(model)
-    slow, in_backward = case.what == CHAIN and step == 0, []
+class _Run(Run):
+    """gates: (begun in time, stuck) of each backward with gates; in_backward: calls begun in each."""
 
-    def backward_and_average():
-        for loss in setup.loss(model, rank, step):
-            if slow:
-                given.at_gate.begin(model)
+    def __init__(self, case, setup, fn, group, given):
+        model, self.held = setup.model(), None
+        if setup is CHAIN:
+            self.held = Held(case.group, _padded(setup, case.world_size), case.world_size, model)
+        self.gates, self.in_backward = [], []
+        ready = self.held.begin if self.held else lambda: None
+        super().__init__(case, setup, fn, group, given, model, ready, capacity=_capacity(setup))
+
+    def train(self, step):
+        """Backward, and average_gradients(), of each micro-batch."""
+        given, before = self.recorder, len(self.recorder.calls)
+        for batch in self.setup.batches(self.rank, step):
+            if self.held:
+                self._past_gates(step, batch)
+                continue
+            if batch is not None:
+                self.setup.loss(self.model, batch).backward()
+            drain()  # what has been started in backward is sent without more
+            self.in_backward.append(len(given.calls) - before)
+            self.answer.average_gradients()
+        self.sent = len(given.calls) - before
+
+    def _past_gates(self, step, batch):
+        with Gates(GATES, at_gate=self.held.at_gate) as gates:
+            self.recorder.before, self.model.gate = gates.hold, gates.pass_one
+            loss = self.setup.loss(self.model, batch)
+            self.held.begin_backward(step)
             loss.backward()
-            in_backward.append(len(given.end_backward()))
-            answer.average_gradients()
-
-    given.begin(gates=GATES if slow else 0)
-    called(_section(case, step, "backward"), backward_and_average)
-    left, average = take_left(model, made), given.end()
-    mean, facts = wrong_mean(where, left, made, given, expected.parts), {"has_gradients": made.has_gradients}
-    given.begin()
-    called(_section(case, step, "step()"), answer.step)
-    update = given.end()
-    value = wrong_calls(where, [average, update])
-    value = value or wrong_parameter(where, rank, setup, step, before, values(model), expected)
-    if value:
-        flats = setup.microbatches * len(made.shards)
-        value.facts |= {
-            "case": case,
-            "step": step,
-            "sent": len(average["calls"]),
-            "flats": flats,
-            "left": left,
-            **facts,
-        }
-    kept = {name: average[name] for name in ("calls", "stuck", "begun_in_backward")}
-    return value, mean, {**kept, "in_backward": in_backward[0], "gates": given.at_gate.problem if slow else None}
+            gates.end()
+            self.answer.average_gradients()
+        drain()
+        self.gates.append((gates.begun_in_time, gates.stuck))
+        self.early = gates.early
 
 
-def _is_libs(kind):
-    return any(c.__module__ == zero2.__name__ for c in getattr(kind, "__mro__", ()))
+def _expected(case, rank):
+    setup, N = SETUPS[case], case.world_size
+    sizes = [n for one in [setup, SECOND][: setup.models] for n in _padded(one, N) * setup.microbatches]
+    return [("reduce_scatter", f"step {step}, backward", n) for step in range(1, STEPS + 1) for n in sizes if N > 1]
 
 
-def _sent(runs):
-    for run, case, records in seen(runs, CASES):
-        want = [(REDUCE_SCATTER, n) for n in _padded(case)] * SETUPS[case.what].microbatches
-        sections = [_section(case, step, "backward").name for step in range(SETUPS[case.what].steps)]
-        if case.world_size == 1:
-            continue
-        if problem := sent_otherwise(run, case, sections, records):
-            return problem
-        for rank, record in enumerate(records):
-            for step, got in enumerate(of_step["calls"] for of_step in record["steps"]):
-                if got != want:
-                    text = f"{case.where}, step {step + 1}: {case.rank(rank)} called {listed(got)}"
-                    return Problem("calls", f"{text}\nexpected {listed(want)}", {"got": got, "want": want})
+def _beside(case, rank, record):
+    """A Problem unless flats leave during backward, and backward goes on meanwhile."""
+    where = f"{case.name}: {case.rank(rank)}"
+    for in_time, stuck in record["gates"]:
+        if not in_time:
+            text = f"{where} had sent nothing when only the first layer's gradient was still missing"
+            return Problem("late", text, {"in_backward": 0})
+        if stuck:
+            number, passed = stuck
+            text = f"{where}: backward stood still after {passed} of {LAYERS} layers, until reduce-scatter "
+            text += f"{number + 1} had ended; expected it to stand still only before a third leaves, for the oldest"
+            return Problem("stuck", text, {"number": number, "passed": passed})
+    if SETUPS[case] is TWISTED and (n := min(record["in_backward"])) < LAYERS:
+        text = f"{where} had sent {n} of {LAYERS} flats when backward ended. All were complete, but flat 1 "
+        return Problem("late", f"{text}before flat 0.", {"in_backward": n})
     return None
-
-
-def _overlap(runs):
-    for _, case, records in seen(runs, CASES):
-        for rank, record in enumerate(records if case.what in (CHAIN, TWISTED) else []):
-            first, where = record["steps"][0], f"{case.where}: {case.rank(rank)}"
-            if not first["begun_in_backward"]:
-                text = f"{where} had sent nothing when only the first layer's gradient was still missing"
-                return Problem("late", text, {"in_backward": 0})
-            if first["stuck"]:
-                number, passed = first["stuck"]
-                text = f"{where}: backward stood still after {passed} of {LAYERS} layers, until reduce-scatter "
-                text += f"{number + 1} had ended; expected it to stand still only before a third leaves, for the oldest"
-                return Problem("stuck", text, {"number": number, "passed": passed})
-            if case.what == TWISTED and (n := min(s["in_backward"] for s in record["steps"])) < LAYERS:
-                text = f"{where} had sent {n} of {LAYERS} flats when backward ended. All were complete, but flat 1 "
-                return Problem("late", f"{text}before flat 0.", {"in_backward": n})
-    return None
-
-
-def _memory(runs):
-    for _, _, records in seen(runs, CASES[:1]):
-        if problem := next((r["steps"][0]["gates"] for r in records if r["steps"][0]["gates"]), None):
-            return problem
-    return found(CASES, "mean")(runs)
 
 
 EXERCISE = Exercise(
@@ -177,20 +154,124 @@ EXERCISE = Exercise(
     reference=zero2.Zero2,
     measure=_measure,
     worlds=(WORLD,),
-    may_call=MAY_CALL,
-    claims=(
-        Claim(
-            "as one process, step by step",
-            7,
-            "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
-            as_one_process(NAME, CASES, (CHAIN, TWISTED, SGD, ADAMW)),
-        ),
-        Claim(
-            "micro-batches add up", 2, "average_gradients() after each", as_one_process(NAME, CASES, (MICROBATCHES,))
-        ),
-        Claim("each flat once, in one order", 3, "padded elements, by the reduce_scatter it was given", _sent),
-        Claim("sent while backward runs", 3, "two under way, and backward goes on", _overlap),
-        Claim("two lines at most", 3, "bytes of gradients, after each layer of backward", _memory),
+    # What is inherited from lib's Zero1, and its flats; the last is the name of what no line of the answer has called.
+    may_call=(
+        *MAY_CALL, *LIBS, "flat.__init__", "zero1.__init__", "zero1.reduce_gradients", "zero1.gather_parameters",
+        "zero1.step",
     ),
-    hints=HINTS,
-)
+    leaves_out={
+        "returned": "nothing is returned: the model and the shards hold the result",
+        "attributes": "those that later cells read are inherited from lib's Zero1",
+    },
+    claims=(
+        claim("as one process, step by step", 4, "1 to 4 ranks, a subgroup; SGD, AdamW; tied, frozen, unused",
+            first(CASES, "value", lambda case: not _several(case))),
+        claim("micro-batches add up", 2, "average_gradients() after each", first(CASES, "value")),
+        claim("each flat once, in one order", 2, "padded elements, by the reduce_scatter it was given",
+            only_calls(CASES, _expected)),
+        claim("sent while backward runs", 5, "two under way, and backward goes on", each(CASES, _beside)),
+        claim("two lines at most", 5, "bytes of gradients, after each layer of backward",
+            first(CASES, "memory"), first(CASES, "mean")),
+    ),
+    hints=(
+        Hint("called what it builds", s.kind("built-in"), "inherit from zero.Zero1, and write the three methods."),
+        Hint("the group is not passed on", s.kind("group"),
+            "give the group on: collectives.start(self.reduce_scatter, line, flat.group)."),
+        Hint("beyond the last flat", s.raised("IndexError"),
+            "when all flats have left, self.left is their number, and there is no such flat: "
+            "`while self.left < len(self.in_order) and ...`."),
+        s.NARROW, s.WRONG_DTYPE,
+        Hint("kept for all of the class", s.both(numbers, in_case(CASES, lambda case: SETUPS[case].models > 1)),
+            "two models are trained side by side, each by a Zero2 of its own, and one's state went to the other. Keep "
+            "everything on self: nothing on the class, in a global or in a default argument."),
+        Hint("left over from the backward before", s.either(s.raised("KeyError"), lambda p: p.fact("step", 0) > 0),
+            "right in the first step. average_gradients() ends with self.begin_backward(), which counts anew."),
+        Hint("what is left is not sent",
+            s.either(s.both(s.kind("clash"), s.fact("over")), value(lambda f: f["sent"] < f["flats"])),
+            "a flat with a parameter that this rank did not use is never complete. average_gradients() sends what is "
+            "left, as every rank does, with zeros for what is missing."),
+        Hint("in the order of completion", s.kind("clash"),
+            "ranks that use different parameters complete their flats in different orders. Only the flat whose turn it "
+            "is, self.in_order[self.left], may leave."),
+        Hint("does not wait", s.either(s.kind("early"), value(lambda f: not f["has_gradients"])),
+            "before average_gradients() returns, wait for all that is under way, and keep what comes."),
+        Hint("averaged twice", by(lambda N: 1 / N), "take_gradients() has divided by N already."),
+        Hint("not averaged", by(lambda N: N),
+            "reduce_scatter sums. flat.take_gradients() gives a line that is divided by N."),
+        Hint("gradients not dropped",
+            s.either(
+                s.kind("left"),
+                s.both(s.fact("left"), s.either(s.kind("memory"), in_case(CASES, _several))),
+            ), "a gradient that has been copied into its line is no longer needed. flat.take_gradients() drops it."),
+        Hint("overwritten by the next micro-batch", s.both(numbers, in_case(CASES, _several)),
+            "each micro-batch's mean is added to what the shard has: flat.add_gradient(piece)."),
+        Hint("a flat leaves too early", s.both(numbers, lambda p: p.kind != "raised"),
+            "a flat may leave when its set in self.missing is empty: with the *last* of its gradients, and once."),
+        Hint("not the one it was given",
+            s.either(s.kind("another way"), s.both(s.kind("calls"), lambda p: not p.facts["got"])),
+            "whoever calls your class chooses what sends: start self.reduce_scatter."),
+        Hint("other messages", s.kind("calls"),
+            "every flat is sent once in each backward, as the line that flat.take_gradients() gives."),
+        Hint("no mean in the shard", s.kind("no mean"),
+            "after average_gradients() the shard's .grad is the ranks' mean."),
+        Hint("everything at the end", s.both(s.kind("late"), s.fact("in_backward", 0)),
+            "nothing leaves before backward has ended. gradient_is_ready must send a flat with the last of its "
+            "gradients."),
+        Hint("one at a time", s.kind("late"),
+            "a flat that was complete too early waits for those before it; when their turn has come, several may leave "
+            "at once: `while`, not `if`."),
+        Hint("backward waits for the network", s.both(s.kind("stuck"), s.fact("passed", 0)),
+            "the hook sends by itself, or waits for what it has started, and autograd waits for the hook. "
+            "collectives.start hands it to the communication thread."),
+        Hint("one under way", s.both(s.kind("stuck"), s.fact("number", 0)),
+            "two may be under way: one on the wire, the next behind it. Wait when a *third* is about to leave."),
+        Hint("not for the oldest", s.kind("stuck"),
+            "before a third leaves, wait for the oldest of the two alone. The other one has only begun."),
+        Hint("lines kept for all flats", s.both(s.kind("memory"), s.fact("before")),
+            "between two steps nothing waits for gradients: a line is made when its flat leaves, and is gone when it "
+            "has been sent."),
+        Hint("three under way", s.kind("memory"),
+            "lines pile up if the network is slower than backward. When two are under way, keep the oldest before the "
+            "next line is made."),
+        *s.ANYWHERE,
+    ),
+)  # fmt: skip
+
+### BEGIN MISTAKES
+from lib.check.mistakes import Mistake, edit  # noqa: E402
+
+SENT = "collectives.start(self.reduce_scatter, flat.take_gradients(), flat.group)"
+ROOM = "self._keep_oldest()\n        flat = "
+WAIT = "        while self.under_way:\n            self._keep_oldest()\n"
+HOOKS = "        self._begin_backward()\n        for parameter"
+MISTAKES = (
+    Mistake("the group is not passed on", edit(SENT, SENT.replace(", flat.group", ""))),
+    Mistake("averaged twice", edit(SENT, SENT.replace("()", "() / flat.world_size"))),
+    Mistake("not averaged", edit(SENT, SENT.replace("()", "() * flat.world_size"))),
+    Mistake("rounded on the way",
+        edit(
+            SENT, SENT.replace("self.reduce_scatter", "lambda x, group: self.reduce_scatter(x.float(), group).double()")
+        )),
+    Mistake("not the one it was given", edit(SENT, SENT.replace("self.", "collectives."))),
+    Mistake("beyond the last flat", edit("while self.left < len(self.in_order) and ", "while ")),
+    Mistake("what is left is not sent",
+        edit("        while self.left < len(self.in_order):\n            self._send_next()\n", "")),
+    Mistake("does not wait", edit(WAIT, "")),
+    Mistake("does not wait", edit(WAIT, WAIT.replace("while", "if"))),
+    Mistake(
+        "overwritten by the next micro-batch", edit("flat.add_gradient(work.wait())", "flat.shard.grad = work.wait()")),
+    Mistake("everything at the end", edit("            self._send_next()\n\n", "            break\n\n")),
+    Mistake(
+        "one at a time", edit("while self.left < len(self.in_order) and ", "if self.left < len(self.in_order) and ")),
+    Mistake(
+        "backward waits for the network", edit("self.left += 1", "self.left += 1\n        self.under_way[-1][1].wait()")
+    ),
+    Mistake("one under way", edit("== UNDER_WAY", "== 1")),
+    Mistake("not for the oldest", edit("popleft()", "pop()")),
+    Mistake("not for the oldest", edit(ROOM, f"self._keep_oldest()\n            {ROOM}")),
+    Mistake("three under way", edit("== UNDER_WAY", "== 9")),
+    Mistake("three under way", edit("== UNDER_WAY", "> UNDER_WAY")),
+    Mistake("lines kept for all flats",
+        edit(HOOKS, f"        self.lines = [f.whole.clone() for f in self.in_order]\n{HOOKS}")),
+)  # fmt: skip
+### END MISTAKES
