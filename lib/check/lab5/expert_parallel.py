@@ -13,9 +13,10 @@ from torch import nn
 
 from lib import backend
 from lib.check import symptoms as s
+from lib.check.attempt import attempted
 from lib.check.cases import Setting, draw, groups_and_control, in_step
 from lib.check.claims import claim, noted, off
-from lib.check.comm import MAY_CALL, Recorder, attempted
+from lib.check.comm import MAY_CALL, Recorder
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.lab5.exchange_rows import EXCHANGE_ROWS, WAYS, WORLD, as_many, lists_do_not_fit, section
 from lib.check.traffic import only_calls

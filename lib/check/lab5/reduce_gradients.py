@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 
 from lib.check import symptoms as s
+from lib.check.attempt import attempted
 from lib.check.cases import in_step, seen
 from lib.check.claims import claim, kept, noted, off
-from lib.check.comm import MAY_CALL, Recorder, attempted
+from lib.check.comm import MAY_CALL, Recorder
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import fraction, shares, who
 from lib.check.lab5 import reduce_model as m

@@ -14,9 +14,10 @@ import torch.distributed as dist
 
 from lib import hybrid
 from lib.check import symptoms as s
+from lib.check.attempt import attempted
 from lib.check.cases import draw, in_step, seen
 from lib.check.claims import claim, kept, noted, off
-from lib.check.comm import MAY_CALL, Recorder, attempted
+from lib.check.comm import MAY_CALL, Recorder
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import fraction, shares, who
 from lib.check.lab6 import on_a_mesh as given

@@ -17,9 +17,10 @@ import torch.distributed as dist
 
 from lib import backend, hybrid
 from lib.check import symptoms as s
+from lib.check.attempt import attempted
 from lib.check.cases import form_of, in_step, seen
 from lib.check.claims import claim, kept, noted
-from lib.check.comm import MAY_CALL, Recorder, attempted
+from lib.check.comm import MAY_CALL, Recorder
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import two
 from lib.check.lab6 import on_a_mesh as given
