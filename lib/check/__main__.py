@@ -10,17 +10,17 @@ from lib.check.exercises import EXERCISES, MODULES
 
 
 def table() -> str:
-    """Exercise x adversarial case: + met, . left out (the reason below), ? not moved to them yet."""
+    """Exercise x adversarial case: + met, . left out (the reason below)."""
     names = list(ADVERSARIAL)
     lines = [f"{'':<26}" + " ".join(names)]
     reasons = []
     for bundle in EXERCISES.values():
         for part in bundle.parts:
             left = part.leaves_out
-            marks = ["?" if left is None else "." if name in left else "+" for name in names]
+            marks = ["." if name in left else "+" for name in names]
             cells = (f"{mark:^{len(name)}}" for name, mark in zip(names, marks, strict=True))
             lines.append(f"{part.name:<26}" + " ".join(cells).rstrip())
-            reasons += [f"{part.name}: {name}: {why}" for name, why in (left or {}).items()]
+            reasons += [f"{part.name}: {name}: {why}" for name, why in left.items()]
     legend = [f"{name:<12}{what}" for name, what in ADVERSARIAL.items()]
     return "\n".join([*lines, "", *legend, ALWAYS, "", "Left out", *reasons])
 

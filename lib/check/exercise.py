@@ -87,7 +87,7 @@ class Exercise:
     may_call: the ops of torch ("send") and the functions of lib ("p2p.send_recv") that an answer may be built from.
     reference: lib's function of the same name and signature, for `use`.
     bonus: its points come on top of the lab's 100 (the notebook tags the check's cell "bonus").
-    leaves_out: {name in ADVERSARIAL: why it does not apply}; None: an exercise that is not moved to them yet.
+    leaves_out: {name in ADVERSARIAL: why it does not apply}.
     """
 
     name: str
@@ -98,10 +98,10 @@ class Exercise:
     may_call: tuple[str, ...] = ()
     reference: Callable | None = None
     bonus: bool = False
-    leaves_out: dict[str, str] | None = None
+    leaves_out: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
-        if unknown := set(self.leaves_out or ()) - set(ADVERSARIAL):
+        if unknown := set(self.leaves_out) - set(ADVERSARIAL):
             raise ValueError(f"{self.name} leaves out {sorted(unknown)}; there are {', '.join(ADVERSARIAL)}")
 
     @property

@@ -125,7 +125,7 @@ def _judge_runs(exercise, runs, problem, printed=()):
 def _of_failure(exercise, nproc, error):
     if any(report["type"] == "NotImplementedError" for report in error.reports.values()):
         return Problem("not written", "not written yet")
-    if exercise.leaves_out is not None and not students_fault(error):  # else it is not moved to the vocabulary yet
+    if not students_fault(error):
         report = error.reports[min(error.reports)]
         return unreadable(f"{report['type']}: {report['text']}")
     error.ledger = of_exercise(error.ledger, exercise.name)
@@ -138,7 +138,7 @@ def _of_failure(exercise, nproc, error):
 
 
 def _evaluate_here(exercise, fn):
-    with guarded(strict=exercise.leaves_out is not None) as run:
+    with guarded() as run:
         seen = exercise.measure(fn)
     runs = [] if run.problem else [Run(0, [seen], None)]
     return _judge(exercise, runs, run.problem, run.printed)

@@ -38,9 +38,7 @@ class _Endless(BaseException):
 
 
 class guarded:
-    def __init__(self, cpus: float = CPUS, seconds: float = SECONDS, strict: bool = True):
-        """strict: tell the check's own errors from the answer's; checks that are not moved yet do not."""
-        self.strict = strict
+    def __init__(self, cpus: float = CPUS, seconds: float = SECONDS):
         self.limits = {signal.ITIMER_VIRTUAL: cpus, signal.ITIMER_REAL: seconds}
         self.problem, self.error, self.at, self.interrupted = None, None, "", False
 
@@ -75,7 +73,7 @@ class guarded:
         elif isinstance(error, KeyboardInterrupt):
             self.problem = Problem("exited", "it raised KeyboardInterrupt; return from the function instead")
         elif isinstance(error, Exception):
-            self.problem = raised(error, strict=self.strict)
+            self.problem = raised(error)
         return self.problem is not None
 
     @property
@@ -97,9 +95,9 @@ class guarded:
             raise KeyboardInterrupt
 
 
-def raised(error: Exception, where: str = "", strict: bool = True) -> Problem:
+def raised(error: Exception, where: str = "") -> Problem:
     """The Problem of an exception: the answer's, or, where no line of the answer led to it, the check's own."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not strict or is_students(f.filename)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename)]
     words = f"{type(error).__name__}: {error}"
     if not frames:
         return unreadable(words)

@@ -91,8 +91,6 @@ def _as_a_students(fn):
 
 def mistakes_of(exercise, module) -> tuple[Mistake, ...]:
     """Those of one exercise of the module; of a Bundle's part: MISTAKES is {part's name: (Mistake, ...)}."""
-    if exercise.leaves_out is None:  # not moved to the vocabulary yet
-        return ()
     beside = f"{module.__name__}_wrong"
     source = import_module(beside) if find_spec(beside) else module
     all_of_them = getattr(source, "MISTAKES", ())

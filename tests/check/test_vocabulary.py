@@ -19,7 +19,7 @@ from lib.check.explain import fraction, narrowed, read_sum, shares, times, two
 from lib.check.framework import evaluate, stand_in
 from lib.check.guard import guarded
 
-MOVED = [(part, module) for module in MODULES for part in module.EXERCISE.parts if part.leaves_out is not None]
+MOVED = [(part, module) for module in MODULES for part in module.EXERCISE.parts]
 
 
 # explain
