@@ -263,6 +263,7 @@ WRONG = {
     ): "ranks of the world, not of the group",
     but("NotPadded", length=lambda z: z.n): "the padding is missing",
     but("MeanKeptElsewhere", keep=lambda z, mean: setattr(z, "gradient", mean)): "no gradient in the shard",
+    but("OnlyGathers", update=lambda z: None): "the optimizer does not step",
     but("NotViews", attach=lambda z, p, piece: None): "the model does not see it",
     but("ANewLine", fill=lambda z, line: setattr(z, "whole", line)): "the model does not see it",
     but(
