@@ -118,6 +118,7 @@ def restarted(output, ranks, loss):
     assert began[0] == 0 and began[-1] in (10, 20) and len(began) == 2, output
 
 
+@pytest.mark.slow
 @pytest.mark.netns
 @pytest.mark.skipif(REASON is not None, reason=f"not run: {REASON}")
 def test_on_two_nodes_a_killed_rank_is_restarted_and_half_the_ranks_go_on_from_the_same_checkpoint(job, tmp_path):

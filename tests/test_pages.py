@@ -1,5 +1,6 @@
 """The pages in Markdown: their links lead somewhere, what they name exists, and their facts are those of the course."""
 
+import ast
 import json
 import re
 import tomllib
@@ -16,6 +17,8 @@ PAGES = [
 ]  # fmt: skip
 MADE = {"points.csv", "points.json", "junit.xml", "lib/_reference.zip"}  # by commands; and all under results/
 LOOKS_LIKE_A_PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*(\.(py|md|csv|json|yml|toml|zip|xml|png|ipynb)|/)")
+NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+BLOCK = re.compile(r"\n(?:\s*\n|(?=\||\d\. |[-*] ))")  # a paragraph, an item of a list or a row of a table begins
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 INTERVAL = r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]"
 
@@ -44,6 +47,29 @@ def exists(name, page):
     return "/" not in name and any(any((ROOT / top).rglob(name)) for top in ("lib", "tests"))
 
 
+def names_in(path):
+    """What a Python file defines, anywhere in it: functions, classes, what is assigned, attributes of self."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.id if isinstance(node, ast.Name) else node.attr)
+    return found
+
+
+def unknown_names(text, folder):
+    """The names in backticks that no Python file defines which the same paragraph, item or row names; no rooms."""
+    for block in BLOCK.split(without_fences(text)):
+        spans = re.findall(r"`([^`]+)`", block)
+        files = [folder / span for span in spans if (folder / span).suffix == ".py" and (folder / span).is_file()]
+        files += [ROOT / span for span in spans if span.endswith(".py") and (ROOT / span).is_file()]
+        defined = set().union(*map(names_in, files))
+        for span in spans:
+            if NAME.fullmatch(span) and not (folder / span).exists() and not {*span.split(".")} <= defined:
+                yield span
+
+
 def title(page):
     return page.relative_to(ROOT).as_posix()
 
@@ -55,7 +81,9 @@ def rows(text, first):
 
 
 def test_all_pages_are_found():
-    assert {"README.md", "lib/course/README.md", "lib/launch/README.md", "lib/cost/README.md"} <= set(map(title, PAGES))
+    assert {"README.md", "lib/README.md", "lib/course/README.md", "lib/launch/README.md", "lib/cost/README.md"} <= set(
+        map(title, PAGES)
+    )
     assert {"tests/benchmarks/README.md", "tests/gpu/README.md", "solutions/README.md"} <= set(map(title, PAGES))
 
 
@@ -79,6 +107,25 @@ def test_every_path_and_command_that_is_named_exists(page):
     for module in re.findall(r"python -m ((?:lib|tests)[\w.]*)", text):
         path = ROOT / module.replace(".", "/")
         assert (path / "__main__.py").exists() or path.with_suffix(".py").exists(), f"{title(page)}: {module}"
+
+
+def test_every_name_in_the_guide_to_lib_is_in_a_file_that_stands_beside_it():
+    page = ROOT / "lib" / "README.md"
+    assert list(unknown_names(page.read_text(encoding="utf-8"), page.parent)) == []
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_a_name_that_is_gone_would_be_found():
+    text = "`clip.py`: `clip_gradients`, `clip_more`\n\n`clip_gradients`\n1. `zero/unit.py`: `Unit.unshard`, `Unit.gon`"
+    assert list(unknown_names(text, ROOT / "lib")) == ["clip_more", "clip_gradients", "Unit.gon"]
+
+
+def test_the_guide_to_lib_names_every_room():
+    shown = re.findall(
+        r"`([^`]+)`", " ".join(room for room, _ in rows((ROOT / "lib" / "README.md").read_text(), "rooms"))
+    )
+    there = {p.name for p in (ROOT / "lib").iterdir() if p.suffix in ("", ".py") and not p.name.startswith("__")}
+    assert sorted(shown) == sorted(there)
 
 
 def test_a_newcomer_reads_the_readme_in_two_minutes():

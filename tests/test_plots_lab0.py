@@ -13,7 +13,8 @@ from lib import plots
 from lib.cost.activations import activation_bytes
 from lib.cost.published import DATA, table
 from lib.cost.state import RECIPES
-from lib.plots.curves import crossings, size_in_words, time_in_words
+from lib.plots.curves import crossings
+from lib.plots.labels import size_in_words, time_in_words
 from lib.plots.memory import PART_COLOR
 
 SIZES = [1e3, 1e4, 1e5, 1e6, 1e7]

@@ -152,7 +152,7 @@ def test_schedules_share_one_time_axis(drawn):
 
 
 def test_simulated_above_measured_below_and_the_deviation_in_percent(drawn):
-    figure, title, _ = drawn("overlay", "overlay")
+    figure, title, _ = drawn("overlay", "gantt")
     (axes,) = figure.axes
     dashed, filled = (boxes(axes)[i * 2 * P * M : (i + 1) * 2 * P * M] for i in range(2))
     for bar, (x0, x1, _, y1, *_) in zip(IN_SECONDS.bars, dashed, strict=True):
@@ -234,7 +234,7 @@ def test_the_versions_drawn_are_as_many_as_are_kept(p):
 
 
 def test_blocks_are_as_long_as_layers_cost_and_the_slowest_stages_are_red(drawn):
-    figure, title, _ = drawn("loads", "loads")
+    figure, title, _ = drawn("loads", "stage_cut")
     for axes, cut in zip(figure.axes, CUTS.values(), strict=True):
         blocks = rectangles(axes, 0.72)
         assert [x1 - x0 for x0, x1, _ in blocks] == COSTS
@@ -248,7 +248,7 @@ def test_blocks_are_as_long_as_layers_cost_and_the_slowest_stages_are_red(drawn)
 
 
 def test_bars_are_as_long_as_was_measured_and_dashes_where_the_formula_says(drawn):
-    figure, title, _ = drawn("recompute", "recompute")
+    figure, title, _ = drawn("recompute", "activation_memory")
     memory, time = figure.axes
     assert [x1 for _, x1, _ in rectangles(memory, 0.68)] == pytest.approx([41, 5.2])  # MB
     assert [x1 for _, x1, _ in rectangles(time, 0.68)] == pytest.approx([620, 830])  # ms

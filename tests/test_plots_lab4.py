@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from lib import plots
 from lib.cost.zero import SHARDED, rank_state, sent_elements
 from lib.plots import prefetch, stage_memory, units
-from lib.plots.sharded import EVERYWHERE
+from lib.plots.product import EVERYWHERE
 
 MB = 1e6
 FORMULA = {
@@ -116,7 +116,7 @@ def words(axes):
 
 
 def test_a_stage_cuts_one_row_more_and_a_rank_keeps_its_own_strip(drawn):
-    figure, _ = drawn("who", "stages")
+    figure, _ = drawn("who", "stage_memory")
     for stage, axes in enumerate(figure.axes):
         whole = [r for r in rectangles(axes) if r[4] == EVERYWHERE]
         strips = rectangles(axes, 0.88 / 4)

@@ -184,7 +184,7 @@ def test_what_leaves_a_node_is_thick(drawn):
 
 
 def test_a_plan_that_does_not_fit_is_hatched_and_all_parts_add_up(drawn):
-    figure, _ = drawn("ranking", "plan_ranking")
+    figure, _ = drawn("ranking", "components")
     (axes,) = figure.axes
     for row, (_, seconds, _) in enumerate(RANKED):
         ends = [p.get_x() + p.get_width() for p in boxes(axes) if abs(p.get_y() + p.get_height() / 2 - row) < 0.01]
@@ -194,7 +194,7 @@ def test_a_plan_that_does_not_fit_is_hatched_and_all_parts_add_up(drawn):
 
 
 def test_memory_beyond_the_room_is_hatched(drawn):
-    figure, _ = drawn("cost", "plan_cost")
+    figure, _ = drawn("cost", "components")
     upper, lower = figure.axes
     assert [p.get_x() for p in upper.patches if p.get_hatch()] == pytest.approx([66, 66])
     assert max(p.get_x() + p.get_width() for p in boxes(lower)) == pytest.approx(sum(TAKES.values()))

@@ -8,10 +8,10 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import collectives, launch, ledger, text
-from lib.data_parallel.naive import average_gradients
+from lib.data_parallel.replicate import average_gradients
 from lib.model import GPT, Shape, cross_entropy
 from lib.precision import LossScaler, MasterWeights
-from lib.precision.master_weights import copy_down, copy_up, make_masters
+from lib.precision.master_weights import grads_to_master, make_masters, master_to_params
 
 TEXT = text.load()
 SHAPE = Shape(vocab_size=len(TEXT.vocabulary), seq_len=8, n_layers=1, hidden=16, n_heads=2)
@@ -117,7 +117,7 @@ def fp16_gpt():
     for step in range(14):
         scaler.scale_loss(loss_of(model, step, rank, world_size)).backward()
         average_gradients(list(model.parameters()))
-        optimizer.copy_up()
+        optimizer.grads_to_master()
         seen.append((scaler.step(optimizer), scaler.scale))
         optimizer.zero_grad()
     return seen, bits(model.parameters()), bits(optimizer.masters)
@@ -128,7 +128,7 @@ def averaged_in_fp32():
     p = nn.Parameter(torch.zeros(1, dtype=torch.float16))
     optimizer = MasterWeights([p], sgd(1.0))
     p.grad = torch.full((1,), 2048.0 if dist.get_rank() == 0 else 2050.0, dtype=torch.float16)
-    optimizer.copy_up()
+    optimizer.grads_to_master()
     average_gradients(optimizer.masters)
     return optimizer.masters[0].grad.item()
 
@@ -221,7 +221,7 @@ def test_a_gradient_below_fp16_arrives_with_scaling_and_vanishes_without():
         masters = MasterWeights([p], sgd(1.0))
         loss = (p * 1e-4).float().sum() * 1e-4  # g = 1e-8, below half of fp16's smallest, 2^-24 = 6e-8
         (scaler.scale_loss(loss) if scaler else loss).backward()
-        masters.copy_up()
+        masters.grads_to_master()
         (scaler.step(masters, **ALONE) if scaler else masters.step())
         return masters.masters[0].grad[0].item()
 
@@ -252,7 +252,7 @@ def repeat(dtype, masters, update, steps):
     for _ in range(steps):
         p.grad = torch.full((1,), -update, dtype=dtype)
         if masters:
-            optimizer.copy_up()
+            optimizer.grads_to_master()
         optimizer.step()
         optimizer.zero_grad()
     return p.item()
@@ -283,7 +283,7 @@ def test_bf16_with_masters_follows_fp32_to_a_twentieth_of_the_way_and_without_do
         for step in range(12):
             loss_of(model, step).backward()
             if masters:
-                optimizer.copy_up()
+                optimizer.grads_to_master()
                 assert alike(list(model.parameters()), [m.to(dtype) for m in numbers])
             optimizer.step()
             optimizer.zero_grad()
@@ -306,8 +306,8 @@ def test_tied_frozen_and_wide_parameters():
     assert master.dtype == torch.float32 and master is not tied
 
     ((tied.sum() + (3 * tied).sum()).double() + wide.sum() + 2 * double.sum()).backward()
-    optimizer.copy_up()
-    optimizer.copy_up()  # the gradient has moved: nothing is added twice
+    optimizer.grads_to_master()
+    optimizer.grads_to_master()  # the gradient has moved: nothing is added twice
     assert master.grad.tolist() == [4.0, 4.0] and tied.grad is None
     optimizer.step()
     assert [p.tolist() for p in (tied, wide, double, frozen)] == [[-3.0] * 2, [0.0] * 2, [-1.0] * 2, [1.0] * 2]
@@ -321,7 +321,7 @@ def test_micro_batches_are_summed_in_fp32():
     optimizer = MasterWeights([p], sgd(1.0))
     for gradient in (2048.0, 1.0, 1.0):  # in fp16, 2048 + 1 = 2048
         p.grad = torch.full((1,), gradient, dtype=torch.float16)
-        optimizer.copy_up()
+        optimizer.grads_to_master()
     assert optimizer.masters[0].grad.item() == 2050.0
 
 
@@ -331,10 +331,10 @@ def test_copy_up_and_down_serve_shards():
     shard = flat[4:]  # a view
     (master,) = make_masters([shard])
     shard.grad = torch.ones(4, dtype=torch.bfloat16)
-    copy_up([shard], [master])
+    grads_to_master([shard], [master])
     with torch.no_grad():
         master -= 0.5 * master.grad
-    copy_down([master], [shard])
+    master_to_params([master], [shard])
     assert flat.tolist() == [0.0, 1.0, 2.0, 3.0, 3.5, 4.5, 5.5, 6.5]
 
 
@@ -342,7 +342,7 @@ def test_a_parameter_without_gradient_stays():
     used, unused = (nn.Parameter(torch.full((1,), 0.1, dtype=torch.bfloat16)) for _ in range(2))
     optimizer = MasterWeights([used, unused], sgd(1.0))
     used.sum().backward()
-    optimizer.copy_up()
+    optimizer.grads_to_master()
     optimizer.step()
     assert optimizer.masters[1].grad is None and unused.item() == torch.tensor(0.1, dtype=torch.bfloat16).item()
 
@@ -368,7 +368,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
     def go(model, optimizer, scaler, steps):
         for step in steps:
             scaler.scale_loss(loss_of(model, step)).backward()
-            optimizer.copy_up()
+            optimizer.grads_to_master()
             scaler.step(optimizer, **ALONE)
             optimizer.zero_grad()
 

@@ -1,7 +1,18 @@
 """The graded checks. In a notebook: `check.send_recv(send_recv)`; later cells run `use(send_recv)`.
 
-A check has the name of its exercise. `framework.py` says what an exercise, a claim and a hint are; `exercises.py` lists
-them all; each is one file in the folder of its lab.
+A check has the name of its exercise; each exercise is one file in the folder of its lab, lab0/ to lab6/.
+`python -m lib.check` prints which exercise meets which adversarial case.
+
+exercise.py exercises.py             what an exercise, a claim and a hint are, as data; which exercises there are
+framework.py                         runs an answer and judges it claim by claim
+cases.py calls.py attempt.py         groups, sizes, numbers; an answer called case by case; one that raises
+forward_backward.py comm.py          ... with a backward; the collectives that it is given
+overlap.py products.py               what runs beside what, and which memory lives; matrix products, counted
+pure.py tensors.py                   functions without ranks, of plain numbers and of tensors with gradients
+claims.py traffic.py                 the usual judges: of values, and of what was sent
+explain.py symptoms.py               what a wrong number says; hints that exercises share
+failure.py guard.py                  an answer that raised, hung or exited, on ranks and here, as facts
+mistakes.py fingerprints.py          known mistakes, which no release has, and the table of what they leave behind
 """
 
 from functools import partial

@@ -28,12 +28,10 @@ from lib.collectives.local import combiner, finish
 from lib.ledger.record import OPS as IN_THE_LEDGER
 
 OPS = ("over", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
-# Ops of torch and functions of lib too: that they are not the given ones is a claim (`only_calls`), with better words.
 _LIBS = [*(getattr(collectives, name) for name in collectives.__all__), p2p.send, p2p.recv, p2p.send_recv, p2p.exchange]
-LIBS = tuple(f"{fn.__module__.rpartition('.')[2]}.{fn.__name__}" for fn in _LIBS)
-MAY_CALL = (
-    *(f"comm.{op}" for op in OPS[1:]), "framework._measure_all", *IN_THE_LEDGER.values(), *LIBS,
-)  # fmt: skip
+# As the ledger names them. That they are not the given ones is a claim (`only_calls`), with better words.
+COLLECTIVES = (*IN_THE_LEDGER.values(), *(f"{fn.__module__.rpartition('.')[2]}.{fn.__name__}" for fn in _LIBS))
+MAY_CALL = (*(f"comm.{op}" for op in OPS[1:]), "framework._measure_all", *COLLECTIVES)
 DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
@@ -147,9 +145,9 @@ class Recorder:
         """The answer has returned here, or raised; returns when it has on every rank of control."""
         with contextlib.suppress(RuntimeError):  # not run, as something under way has raised: that is told elsewhere
             _in_turn(lambda: None)
-        for group, work in list(p2p.in_background.items()):  # nobody waited for it, and nobody will
+        for group, work in list(background.in_use.items()):  # nobody waited for it, and nobody will
             if work.is_completed():
-                p2p.in_background.pop(group, None)
+                background.in_use.pop(group, None)
         with self.lock:
             while True:
                 heads = self._tell(self._head("over"))
@@ -285,6 +283,6 @@ class Recorder:
 
 def _in_turn(fn):
     """fn(); while anything is under way in the background, by that thread, when it comes to it: ranks stay in order."""
-    if p2p.in_background and threading.current_thread() is not p2p.background_thread:
+    if background.in_use and not background.is_this_thread():
         return background.start(fn).wait()
     return fn()

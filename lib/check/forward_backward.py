@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from lib import backend, collectives
+from lib import backend
 from lib.check import comm
 from lib.check import symptoms as s
 from lib.check.cases import Case, called, form_of, groups_and_control, in_step, seen
@@ -26,8 +26,6 @@ from lib.check.exercise import Hint, Problem
 from lib.check.explain import fraction, rounded_words, shares, who
 from lib.check.guard import is_students
 from lib.check.traffic import astray
-from lib.collectives import p2p
-from lib.tensor_parallel import mappings, shards
 
 TOLERANCE = 1e-12  # of the largest number expected, or of 1: some gradients are zero but for rounding
 SINGLE = 2.0**-20  # what float32 loses, and a little more
@@ -64,11 +62,8 @@ GROUPS_SAY = "1, 2, 3, 4 ranks, a subgroup"
 ALONE = Turn((2,))  # last in CASES: there whoever sends nothing is right too
 TURNS = (*map(Turn, GROUPS), Turn(GROUPS[2], pairs=((0, 2), (1, 3))))
 CASES = (*TURNS, ALONE)
-LIBS = [getattr(collectives, name) for name in collectives.__all__]
-LIBS += [mappings.copy_to_group, mappings.reduce_from_group, mappings.split_to_group, mappings.gather_from_group]
-LIBS += [shards.whole, p2p.send, p2p.recv, p2p.send_recv, p2p.exchange]
-# That they are not the given ones is a claim (`only_calls`), with better words.
-MAY_CALL = (*comm.MAY_CALL, *(f"{fn.__module__.rpartition('.')[2]}.{fn.__name__}" for fn in LIBS))
+MAPPINGS = tuple(f"mappings.{name}_group" for name in ("copy_to", "reduce_from", "split_to", "gather_from"))
+MAY_CALL = (*comm.MAY_CALL, *MAPPINGS, "shards.whole")
 FUNCTION = {
     "empty rank": "every rank has as many elements as the others",
     "generators": "no argument is an iterator",

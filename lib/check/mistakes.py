@@ -12,6 +12,7 @@ Where that makes a file too long, MISTAKES stands in a file beside it, <file>_wr
 `python -m lib.check fingerprints [exercise ...]` judges each like any answer, and writes lib/check/fingerprints/.
 """
 
+import functools
 import hashlib
 import inspect
 import json
@@ -27,11 +28,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lib.check import fingerprints
-from lib.check.framework import Bundle, evaluate
+from lib.check.framework import Bundle, Outcome, evaluate
 
 FILE = "a_mistake.py"  # where the books say that it stands
-VOCABULARY = ("calls", "cases", "claims", "comm", "explain", "failure", "fingerprints")
-IF_IMPORTED = ("pure", "tensors", "forward_backward", "overlap")
+CHECK = Path(__file__).parent
+NOT_IN_PRINTS = {CHECK / f"{name}.py" for name in ("exercise", "framework", "guard", "symptoms")}
 
 
 @dataclass(frozen=True)
@@ -120,31 +121,48 @@ def table_of(exercise, module) -> dict | None:
     return {"source": source_of(exercise, module), "hints": sentences, "prints": dict(sorted(prints.items()))}
 
 
+def judged_together(exercise, answers) -> list[Outcome]:
+    """The Outcome of each answer, as the parts of a Bundle are judged: in one launch, and one more for each failure."""
+    if len(answers) == 1:
+        return [evaluate(exercise, answers[0])]
+    parts = tuple(replace(exercise, name=f"{exercise.name} {number}") for number in range(len(answers)))
+    return evaluate(Bundle(exercise.name, parts), tuple(answers)).parts
+
+
 def _verdicts(exercise, mistakes):
     """The Outcome of each: judged together, in one launch, but alone if its run failed, as a student's would."""
     made = [mistake.made(exercise.reference) for mistake in mistakes]
-    parts = tuple(replace(exercise, name=f"{exercise.name} {number}") for number in range(len(made)))
-    together = evaluate(Bundle(exercise.name, parts), tuple(made)).parts if exercise.worlds and len(made) > 1 else []
-    for number, answer in enumerate(made):
-        seen = together[number] if together else None
+    together = judged_together(exercise, made) if exercise.worlds and len(made) > 1 else [None] * len(made)
+    for seen, answer in zip(together, made, strict=True):
         is_clear = seen and not seen.passed and seen.problem and "failed" not in seen.problem.facts
         yield seen if is_clear else evaluate(exercise, answer)
 
 
 def source_of(exercise, module) -> str:
     """The hash of all that a table depends on."""
-    text = Path(module.__file__).read_text(encoding="utf-8")
-    names = [*VOCABULARY, *(name for name in IF_IMPORTED if re.search(rf"^from lib\.check.*\b{name}\b", text, re.M))]
-    paths = [*_files(module, exercise), *(Path(__file__).with_name(f"{name}.py") for name in names)]
-    texts = [path.read_text(encoding="utf-8") for path in paths] + [inspect.getsource(exercise.reference)]
+    paths: set[Path] = {CHECK / "failure.py", CHECK / "fingerprints.py"}
+    path = Path(module.__file__)
+    _with_imports(path, paths)
+    _with_imports(path.with_name(f"{path.stem}_wrong.py"), paths)
+    texts = [_text(path) for path in sorted(paths)] + [inspect.getsource(exercise.reference)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def _files(module, exercise):
-    path = Path(module.__file__)
-    beside = path.with_name(f"{path.stem}_wrong.py")
-    own = Path(exercise.measure.__code__.co_filename) if inspect.isfunction(exercise.measure) else path
-    return [path, *([beside] if beside.exists() else []), *([own] if own != path else [])]
+def _with_imports(path, found):
+    """Add the file, if there is one, and the files of lib.check that it imports, and theirs."""
+    if path in found or path in NOT_IN_PRINTS or not path.exists():
+        return
+    found.add(path)
+    for line in re.findall(r"^(?:from|import) lib\.check.*", _text(path), re.M):
+        *package, names = re.split(r"\.| import ", line.split(" ", 1)[1])
+        folder = CHECK.parent.parent.joinpath(*package)
+        for name in (folder, *(folder / name.split(" as ")[0] for name in names.split(", "))):
+            _with_imports(name.with_suffix(".py"), found)
+
+
+@functools.cache
+def _text(path):
+    return path.read_text(encoding="utf-8")
 
 
 def stale(exercises_and_modules) -> list[str]:

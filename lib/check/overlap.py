@@ -19,7 +19,7 @@ import time
 
 import torch
 
-from lib.collectives import background, p2p
+from lib.collectives import background
 from lib.zero import live_bytes, start_counting
 
 PATIENCE = 20  # seconds for what a right answer does at once
@@ -87,8 +87,8 @@ class Gates:
 
     def _nobody_will_begin(self):
         """Is nothing under way in the background, and no thread of the answer's there?"""
-        busy = any(not work.ended.is_set() for work in [*p2p.in_background.values()])
-        return not busy and not started_threads() - {*self.threads, p2p.background_thread}
+        busy = any(not work.ended.is_set() for work in [*background.in_use.values()])
+        return not busy and not started_threads() - {*self.threads, background.communication_thread()}
 
     def _set(self, name):
         with self.changed:
@@ -107,7 +107,7 @@ def _backward_waits():
     started = {thread.ident for thread in started_threads()}
     if threading.get_ident() not in started:
         return True
-    if threading.current_thread() is not p2p.background_thread:
+    if not background.is_this_thread():
         return False
     frames = [frame for ident, frame in sys._current_frames().items() if ident not in started]
     return any(_waits(frame) for frame in frames)

@@ -128,7 +128,6 @@ IN_PLACE = Hint(
     "the caller's tensor must hold the result: write into it, tensor.copy_(result). `tensor = result` only gives the "
     "name to another tensor.",
 )
-NOT_RETURNED = Hint("does not return it", kind("not returned"), "the function must end with `return` of that tensor.")
 DIVIDED = Hint("divided by N", fact("divided"), "all-reduce sums here. Whoever wants the mean divides afterwards.")
 NOTHING_ADDED = Hint(
     "unsummed",

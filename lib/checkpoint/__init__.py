@@ -8,9 +8,12 @@
     optimizer.load_state_dict(shared["optimizer"])
     checkpoint.set_random_state(own["random"])       # last: whatever runs before it may draw numbers
 
-`folder.py`: a folder that a kill at any moment leaves whole. `ranks.py`: who writes and who reads what.
-`sharded.py`: shards, saved on N ranks and loaded on M.
-`random_state.py`: the state of the generators that a training step draws from.
+file               what it is
+-----------------  -----------------------------------------------------------------
+ranks.py           save and load: who writes and who reads what
+folder.py          a folder that a kill at any moment leaves whole
+random_state.py    the state of the generators that a training step draws from
+sharded.py         shards, saved on N ranks and loaded on M
 """
 
 from lib.checkpoint.folder import latest

@@ -24,6 +24,25 @@ all-reduce:
 Conventions. Ranks are ranks within `group`. `op` is one of torch.distributed.ReduceOp's SUM, PRODUCT, MAX, MIN, AVG.
 Chunk r is `tensor_split(N)[r]`: no padding. After an all-reduce all ranks of the group hold the same bits.
 `start(fn, tensor, group)` runs any of them in the background; `all_gather` and `reduce_scatter` are the rings.
+
+file                 what it is
+-------------------  --------------------------------------------------------------------------------
+p2p.py               send, receive, and both at once: every message of ours
+local.py             what a rank does with what has come: combine, cut into chunks
+star.py              everything through one rank
+tree.py              down and up a binomial tree
+ring.py              the two passes of a ring
+doubling.py          the whole tensor, exchanged log2 N times
+halving_doubling.py  halves of halves, and back
+ring_pipelined.py    the ring in segments, every receive posted before its data is sent
+hierarchical.py      rings inside nodes, rings between nodes
+pairwise.py          all-to-all
+dissemination.py     the barrier
+front_door.py        `all_reduce`, and how it picks (thresholds.json)
+background.py        `start`, and the thread that communicates
+cost.py              what each of them sends, counted and timed
+contents.py          what the messages of an all-reduce hold, to draw it
+slow_link.py         a slow link between "nodes" of one machine
 """
 
 from lib.collectives.background import Work, start

@@ -23,8 +23,9 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, ledger
-from lib.collectives import p2p
 from lib.ledger.source import place
+
+in_use = {}  # group -> the last work started on it and not yet waited for: until then it is the communication thread's
 
 
 def start(fn, *args, **kwargs):
@@ -48,7 +49,7 @@ class Work:
         self.ended = threading.Event()
         given = [*args, *kwargs.values()]
         self.groups = [g for g in given if isinstance(g, dist.ProcessGroup)] or [dist.group.WORLD]
-        p2p.in_background.update(dict.fromkeys(self.groups, self))
+        in_use.update(dict.fromkeys(self.groups, self))
         self.gpu = next((t.device for t in given if isinstance(t, torch.Tensor) and t.is_cuda), None)
         if self.gpu is not None:
             self.ready = torch.cuda.current_stream(self.gpu).record_event()
@@ -61,8 +62,8 @@ class Work:
         """Return the operation's result once it has ended, or raise here what it raised there."""
         self.ended.wait()
         for group in self.groups:
-            if p2p.in_background.get(group) is self:  # nothing was started on it later: the group is free again
-                del p2p.in_background[group]
+            if in_use.get(group) is self:  # nothing was started on it later: the group is free again
+                del in_use[group]
         if self.error is not None:
             raise self.error
         if self.gpu is not None:
@@ -101,7 +102,7 @@ class Communication(threading.Thread):
     @property
     def is_idle(self):
         """Nothing to do: only another thread could change that. The ledger asks, when it judges a deadlock."""
-        return not p2p.in_background
+        return not in_use
 
     def run(self):
         streams = {}
@@ -125,6 +126,25 @@ class Communication(threading.Thread):
         self.join(timeout=2)  # a work stuck in a receive must not keep the process from leaving
 
 
+def check_may_use(group):
+    """Raise RuntimeError where the communication thread has `group`, and another thread asks."""
+    if group in in_use and not is_this_thread():
+        raise RuntimeError(
+            f"this group is in use in the background: {in_use[group]}. Call its wait() first, "
+            "or do this too through start(...).wait(), in its turn"
+        )
+
+
+def communication_thread():
+    """This process's communication thread; None before the first `start`."""
+    return _thread
+
+
+def is_this_thread():
+    """Is it the communication thread that asks?"""
+    return threading.current_thread() is _thread
+
+
 _thread = None
 _first_use = threading.Lock()
 
@@ -134,7 +154,7 @@ def _communication():
     global _thread
     with _first_use:
         if _thread is None:
-            _thread = p2p.background_thread = Communication()
+            _thread = Communication()
             _thread.start()
             atexit.register(_thread.end)
     return _thread

@@ -16,15 +16,14 @@ gloo's sends are rendezvous: a send ends when its receive has been posted. Two r
 each other for ever; `send_recv` and `exchange` post the receive first and wait for neither until both are posted.
 """
 
-import threading
+import contextlib
 
 import torch
 import torch.distributed as dist
 
-# group -> the last work started on it and not yet waited for (`background.py`): until then the group is that thread's.
-in_background = {}
-background_thread = None
-posting_takes_time = False  # `slow_link` sets it: there `post` returns when the link has let the messages go
+from lib.collectives import background
+
+_delay = None  # in `delayed`: called before messages go
 
 
 def send(tensor, to, group=None):
@@ -64,8 +63,12 @@ def post(sends, receives, group=None):
     if not sends and not receives:
         return Pending([], [])
     group = dist.group.WORLD if group is None else group
-    if in_background or group is dist.GroupMember.NON_GROUP_MEMBER:
-        _check_may_use(group)
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError(f"global rank {dist.get_rank()} is not in this group: only its members may use it")
+    if background.in_use:
+        background.check_may_use(group)
+    if _delay is not None:
+        _delay(sends, group)
     rank, world_size = group.rank(), group.size()
     batches = _backend(group, (sends or receives)[0][0].device).supports_coalescing  # NCCL does, gloo does not
 
@@ -86,6 +89,22 @@ def post(sends, receives, group=None):
         if wire is not out:
             landings.append((out.detach(), wire))
     return Pending(_begin_batch(inbound, outbound, group) if batches else _begin(inbound, outbound, group), landings)
+
+
+@contextlib.contextmanager
+def delayed(delay):
+    """Inside the block `post` first calls delay(sends, group), which may take its time: what `slow_link` is made of."""
+    global _delay
+    before, _delay = _delay, delay
+    try:
+        yield
+    finally:
+        _delay = before
+
+
+def posting_takes_time():
+    """Does `post` return only when a slow link has let the messages go?"""
+    return _delay is not None
 
 
 class Pending:
@@ -145,16 +164,6 @@ def _backend(group, device):
     except RuntimeError:
         reached = ", ".join(d.type for d in group._device_types)
         raise ValueError(f"the tensor is on {device}, but this group reaches only {reached}: move it there") from None
-
-
-def _check_may_use(group):
-    if group is dist.GroupMember.NON_GROUP_MEMBER:
-        raise ValueError(f"global rank {dist.get_rank()} is not in this group: only its members may use it")
-    if group in in_background and threading.current_thread() is not background_thread:
-        raise RuntimeError(
-            f"this group is in use in the background: {in_background[group]}. Call its wait() first, "
-            "or do this too through start(...).wait(), in its turn"
-        )
 
 
 def check_rank(what, rank, world_size):

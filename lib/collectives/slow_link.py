@@ -48,16 +48,16 @@ def slow_link(ranks_per_node, seconds_per_message, bytes_per_second):
             f"seconds_per_message={seconds_per_message}, bytes_per_second={bytes_per_second}: a link has a latency of "
             "0 or more and a bandwidth above 0"
         )
-    if p2p.post is not plain_post:
+    if p2p.posting_takes_time():
         raise RuntimeError("there is a slow link already: leave its block before you enter another")
 
     cards = Cards(world_size // ranks_per_node)
     node = dist.get_rank() // ranks_per_node
 
-    def post(sends, receives, group=None):
+    def delay(sends, group):
         arrival = 0.0
         for tensor, to in sends:
-            there = (to if group is None else dist.get_global_rank(group, to)) // ranks_per_node
+            there = dist.get_global_rank(group, to) // ranks_per_node
             if there == node:
                 continue
             if tensor.is_cuda:
@@ -65,17 +65,12 @@ def slow_link(ranks_per_node, seconds_per_message, bytes_per_second):
             sent = cards.reserve(node, there, tensor.numel() * tensor.element_size() / bytes_per_second)
             arrival = max(arrival, sent + seconds_per_message)
         time.sleep(max(0.0, arrival - time.monotonic()))
-        return plain_post(sends, receives, group)
 
-    p2p.post, p2p.posting_takes_time = post, True
     try:
-        yield
+        with p2p.delayed(delay):
+            yield
     finally:
-        p2p.post, p2p.posting_takes_time = plain_post, False
         cards.close()
-
-
-plain_post = p2p.post
 
 
 class Cards:
@@ -87,7 +82,7 @@ class Cards:
     def __init__(self, nodes):
         path = [tempfile.mkstemp(prefix="slow-link-")[1]] if dist.get_rank() == 0 else [None]
         if path[0]:
-            os.truncate(path[0], 16 * nodes)  # two doubles per node, 0.0: free since ever
+            os.truncate(path[0], 16 * nodes)  # two doubles per node, 0.0: the card has never been busy
         dist.broadcast_object_list(path)
         self.file = open(path[0], "r+b")  # noqa: SIM115  closed by close(), with the map
         self.map = mmap.mmap(self.file.fileno(), 0)

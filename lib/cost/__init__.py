@@ -4,6 +4,7 @@
 
 Formulas
     state.py          bytes of weights, gradients and optimizer state
+    activations.py    bytes that a layer's activations take
     compute.py        operations per token, and days of training
     data_parallel.py  seconds of a step of data parallelism, and how it scales
     zero.py           what each stage of ZeRO keeps and sends

@@ -6,4 +6,14 @@
     a folder of them        --grade---->  the same for a class, and a page of feedback for each student
 
 `python -m lib.course --help` lists the commands. Nothing here imports torch.
+
+notebook.py build.py execute.py                  notebooks as data; the student's from ours; outputs stored
+validate.py lint.py                              a lab is sound: five proofs, and the rules of the first
+nbval_run.py nbval_plugin.py                     a notebook run by nbval, in a process of its own
+grade.py merge.py report.py                      one notebook: answers put into ours, points, a table
+output_cap.py tamper.py                          in its kernel: endless output, signs of a forged report
+classroom.py submissions.py feedback.py          a class: who handed in what, some at a time, pages
+isolate.py keeper.py seal.py                     the sandbox: what is asked, who holds it, namespaces
+release.py withhold.py bytecode.py bundle/       a folder for students: what is left out, compiled, put beside it
+rooms.py layers.py                               the picture of lib's rooms
 """

@@ -13,7 +13,20 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import build, classroom, execute, feedback, grade, isolate, notebook, release, report, submissions, validate
+from . import (
+    build,
+    classroom,
+    execute,
+    feedback,
+    grade,
+    isolate,
+    notebook,
+    release,
+    report,
+    rooms,
+    submissions,
+    validate,
+)
 from .notebook import CourseError
 
 AT_A_TIME = 3  # labs that are validated at the same time
@@ -52,6 +65,8 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--python", action="append", default=[], metavar="EXE", help="make it for this Python, too (python3.12)"
     )
+    what = f"draw lib's rooms and what they import: lib/{rooms.NAME}"
+    commands.add_parser("rooms", help=what, description=what)
     return top
 
 
@@ -74,6 +89,9 @@ def run(args: argparse.Namespace) -> int:
         return run_grade(args, root)
     if args.command == "release":
         return run_release(args, root)
+    if args.command == "rooms":
+        print(f"lib/{rooms.NAME} {'written' if rooms.write(root / 'lib') else 'unchanged'}")
+        return 0
     labs = notebook.labs(root, args.labs)
     if args.command == "validate":
         sound = [validate.validate(root, lab) for lab in labs] if len(labs) < 2 else side_by_side(root, labs)

@@ -1,9 +1,9 @@
 """Write a student bundle: a folder that installs and runs by itself, without solutions and hidden cases.
 
     labs/      the notebooks of the labs asked for, generated from solutions/
-    lib/       without lib/course, and without the checks' known mistakes; what the labs ask for is left out
-               (withhold.py) and comes as bytecode, lib/_reference.zip, so that later labs and lib itself work; of a
-               lab that is over it stays as source
+    lib/       without lib/course and the page for who changes lib, and without the checks' known mistakes; what the
+               labs ask for is left out (withhold.py) and comes as bytecode, lib/_reference.zip, so that later labs and
+               lib itself work; of a lab that is over it stays as source
     tests/     those of the tools, and the quick test; none that holds an answer
     and        README.md, Makefile, environment.yml, pyproject.toml, LICENSE
 
@@ -26,8 +26,8 @@ BUNDLE = Path(__file__).with_name("bundle")
 ROOT_FILES = ("LICENSE", ".gitignore")
 LIB_FILES = {".py", ".csv", ".md", ".json", ".png"}
 TESTS = ("conftest.py", "test_quick.py", "launch", "ledger", "test_backend.py", "test_model.py", "test_text.py")
-# What makes known mistakes, and they themselves: edits of solutions. A table of what they leave behind ships.
-MISTAKES_FILE = re.compile(r"lib/check/(README\.md|mistakes\.py|.*_wrong\.py)")
+# For who changes lib. What makes known mistakes, and they themselves: a table of what they leave behind ships.
+LEFT_OUT = re.compile(r"lib/(course/.*|README\.md|rooms\.png|check/(README\.md|mistakes\.py|.*_wrong\.py))")
 REQUIRES_PYTHON = re.compile(r'^requires-python = ".*"$', re.MULTILINE)
 
 
@@ -75,8 +75,7 @@ def _copies(root: Path, path: Path, suffixes: set[str]) -> dict[str, bytes]:
 def _lib(root: Path, keep: set[str]) -> tuple[dict[str, bytes], dict[str, tuple[str, Definition]]]:
     """lib's files as the bundle holds them, and {"lab0.broadcast": (file, what was taken out of it)}."""
     files, definitions = _copies(root, root / "lib", LIB_FILES), {}
-    left_out = lambda name: name.startswith("lib/course/") or MISTAKES_FILE.fullmatch(name)
-    files = {name: content for name, content in files.items() if not left_out(name)}
+    files = {name: content for name, content in files.items() if not LEFT_OUT.fullmatch(name)}
     for name in [name for name in files if name.endswith(".py")]:
         try:
             stub, taken = withhold(without_mistakes(files[name].decode("utf-8")), keep)

@@ -8,12 +8,12 @@ file                    what it adds                                            
 ----------------------  -------------------------------------------------------  -----------------------------------
 parameter_server.py     rank 0 holds the model, the others ask it                none: rank 0 sends (N-1) n
 threaded.py             one process, a thread per device                         none: copies between devices
-naive.py                a copy on every rank, one all-reduce per parameter       one per parameter
+replicate.py            a copy on every rank, one all-reduce per parameter       one per parameter
+                        k micro-batches, one exchange                            one per parameter and k micro-batches
 bucketed.py             the same gradients in a few flat buckets                 one per bucket
-overlapped.py           buckets leave while backward still runs                  one per bucket, hidden
-accumulate.py           k micro-batches, one exchange                            one per bucket and k micro-batches
-uneven.py               shards of unequal size, ranks that run out of data       and one number
+                        buckets leave while backward still runs                  one per bucket, hidden
 sampler.py              which examples are whose                                 nothing
+                        shards of unequal size, ranks that run out of data       and one number
 
 The wrappers naive, bucketed and overlapped are used alike, and each takes the all-reduce that it is to use:
 
@@ -24,15 +24,17 @@ The wrappers naive, bucketed and overlapped are used alike, and each takes the a
     optimizer.step()
 """
 
-from lib.data_parallel.accumulate import accumulate
-from lib.data_parallel.bucketed import BucketedDataParallel, reduce_bucket
-from lib.data_parallel.naive import NaiveDataParallel, average_gradients
-from lib.data_parallel.overlapped import OverlappedDataParallel
+from lib.data_parallel.bucketed import BucketedDataParallel, OverlappedDataParallel, reduce_bucket
 from lib.data_parallel.parameter_server import ParameterServer, TrainingServer, parameter_server_step
-from lib.data_parallel.replicate import broadcast_buffers, broadcast_parameters
-from lib.data_parallel.sampler import Sampler, sample_indices
+from lib.data_parallel.replicate import (
+    NaiveDataParallel,
+    accumulate,
+    average_gradients,
+    broadcast_buffers,
+    broadcast_parameters,
+)
+from lib.data_parallel.sampler import Sampler, sample_indices, until_all_done, weighted_loss
 from lib.data_parallel.threaded import ThreadedDataParallel
-from lib.data_parallel.uneven import until_all_done, weighted_loss
 
 __all__ = [
     "BucketedDataParallel", "NaiveDataParallel", "OverlappedDataParallel", "ParameterServer", "Sampler",

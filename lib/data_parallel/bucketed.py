@@ -1,16 +1,34 @@
-"""The same gradients in fewer messages: all-reduce a bucket, not a parameter.
+"""Buckets: all-reduce a bucket, not a parameter; and while backward still computes the next one (Li et al. 2020).
 
     naive      [-][-][--][-][--][-][-][--]      P messages, alpha each
     buckets    [-----][------][-----]           as many bytes, alpha a few times
 
 Copying gradients into a flat buffer and back costs memory traffic of twice their size, far below the network's time.
+
+Overlap: a bucket leaves while backward still computes the next one's gradients.
+
+    this thread     [ forward ][ backward: w3    w2    w1    w0 ][ wait ][ update ]
+                                           |hook |hook |hook
+    communication                          [= bucket 0 =][= bucket 1 =][= bucket 2 =]
+                                                                   ^ only this much is exposed
+
+autograd calls a hook when a parameter's gradient is complete. Each bucket has a flat tensor with a slot for each of its
+parameters. The hook moves g/N into its slot: the sum of these over the ranks is the mean. The last hook of a bucket
+starts the bucket's all-reduce on the communication thread (`collectives.start`). In the end the slots become the
+parameters' `.grad`: nothing is copied back.
+
+All ranks must start the same buckets in the same order, but need not use the same parameters: on a rank where bucket 1
+is complete and bucket 0 is not, bucket 1 waits. What is still not started when backward has ended, `average_gradients`
+starts. So ranks may even skip backward altogether, and contribute zeros.
 """
+
+import contextlib
 
 import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.buckets import CAPACITY, flatten, gradient, plan_buckets, unflatten
+from lib.buckets import CAPACITY, flatten, gradient, plan_buckets, plan_tapered_buckets, slots, unflatten
 from lib.data_parallel.replicate import Replicated
 
 
@@ -38,3 +56,83 @@ class BucketedDataParallel(Replicated):
     def average_gradients(self):
         for bucket in self.buckets:
             reduce_bucket(bucket, self.group, self.all_reduce)
+
+
+# exercise: lab1.OverlappedDataParallel
+class OverlappedDataParallel(Replicated):
+    """`module` on every rank; backward starts the all-reduce of a bucket as soon as its gradients are there.
+
+    all_reduce runs on the communication thread: until `average_gradients` has returned, the group is in use there.
+    start(all_reduce, tensor, group) begins it, and returns what has a `wait()`: another one for a transport that runs
+    in the background by itself, as `dist.all_reduce(tensor, group=group, async_op=True)` does.
+    The tensors in `.grad` are used again in the next step: clone one that you want to keep.
+    Raises RuntimeError from backward, if a gradient changes after its bucket has left.
+    """
+
+    def __init__(
+        self, module, group=None, all_reduce=collectives.all_reduce, capacity=CAPACITY, start=collectives.start
+    ):  # fmt: skip
+        super().__init__(module, group, all_reduce)
+        self.start = start
+        self.buckets = plan_tapered_buckets(self.trained(), capacity)
+        self.flats = [bucket[0].new_zeros(sum(p.numel() for p in bucket)) for bucket in self.buckets]  # (n,) each
+        self.bucket_of, self.slot_of = {}, {}
+        for i, bucket in enumerate(self.buckets):
+            self.bucket_of |= dict.fromkeys(bucket, i)
+            self.slot_of |= zip(bucket, slots(self.flats[i], bucket), strict=True)
+        self.syncs = True
+        self._begin_step()
+        for parameter in self.bucket_of:
+            parameter.register_post_accumulate_grad_hook(self._gradient_is_ready)
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """A context in which backward only accumulates gradients: none leaves this rank."""
+        before, self.syncs = self.syncs, False
+        try:
+            yield
+        finally:
+            self.syncs = before
+
+    def _begin_step(self):
+        self.missing = [set(bucket) for bucket in self.buckets]  # per bucket: the gradients that are not ready
+        self.works = []  # of the buckets 0, 1, ... that have left
+
+    def _gradient_is_ready(self, parameter):
+        if not self.syncs:
+            return
+        bucket = self.bucket_of[parameter]
+        if parameter not in self.missing[bucket]:
+            raise RuntimeError(
+                f"a second backward before average_gradients(): bucket {bucket} has this step's gradient of a "
+                f"{tuple(parameter.shape)} parameter already. Call model.average_gradients() after backward; to "
+                "accumulate over micro-batches, run all but the last backward inside `with model.no_sync():`"
+            )
+        self._fill_slot(parameter)
+        while len(self.works) < len(self.buckets) and not self.missing[len(self.works)]:
+            self._start_next()
+
+    @torch.no_grad()
+    def _fill_slot(self, parameter):
+        slot = self.slot_of[parameter]
+        if parameter.grad is None:
+            slot.zero_()  # not used on this rank
+        else:
+            torch.div(parameter.grad, dist.get_world_size(self.group), out=slot)  # g/N
+        parameter.grad = None  # it is on its way
+        self.missing[self.bucket_of[parameter]].remove(parameter)
+
+    def _start_next(self):
+        self.works.append(self.start(self.all_reduce, self.flats[len(self.works)], self.group))
+
+    def average_gradients(self):
+        """Wait until the mean is in every `.grad`. Call it after backward, before the optimizer."""
+        while len(self.works) < len(self.buckets):
+            for parameter in tuple(self.missing[len(self.works)]):
+                self._fill_slot(parameter)
+            self._start_next()
+        for work in self.works:
+            work.wait()
+        for parameter, slot in self.slot_of.items():
+            parameter.grad = slot
+        self._begin_step()

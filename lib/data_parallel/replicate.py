@@ -1,4 +1,4 @@
-"""One model on every rank: how the copies become equal, and what all wrappers have in common.
+"""One model on every rank, plainly: equal copies, and after backward one all-reduce per parameter.
 
     rank 0   w = 0.3  --broadcast-->  0.3
     rank 1   w = 0.9                  0.3        equal once, and with equal gradients equal for ever
@@ -8,14 +8,36 @@ Buffers (the running mean of a batch norm) are no parameters: no gradient keeps 
 shards, and they differ after one step. `broadcast_buffers` makes them rank 0's; do it before you evaluate or save.
 (torch's DistributedDataParallel does it before every forward.) A batch norm is also where "the same as one process on
 the whole batch" ends: it normalises by the statistics of the shard. A layer norm does not look at other examples.
+
+The plainest data parallelism averages one by one:
+
+    forward   backward                     all-reduce w0  all-reduce b0  all-reduce w1  ...   update
+    [=======] [====================]       [--]           [-]            [--]                 [=]
+
+    g = 1/N (g_0 + g_1 + ... + g_{N-1})    the gradient of the mean loss over the batch, where shards are equal
+
+N ranks, P parameters of n elements in all: P all-reduces per step, and a ring sends 2(N-1)n elements over all ranks.
+Nothing else happens while they run: the step takes compute + communication.
+
+Gradient accumulation: a large batch in k pieces, one exchange of gradients.
+
+    micro-batch 0     micro-batch 1     ...   micro-batch k-1
+    [forward backward][forward backward]      [forward backward ]
+     no_sync           no_sync                 [= all-reduces =]       1/k of the messages and bytes per example
+
+    1/k sum_i grad L_i = grad (1/k sum_i L_i)     the gradient of the whole batch, where micro-batches are equal
+
+It buys memory too: activations of one micro-batch at a time.
 """
 
 import contextlib
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from lib import collectives
+from lib.buckets import gradient
 
 
 # exercise: lab1.broadcast_parameters
@@ -61,3 +83,48 @@ class Replicated(nn.Module):
     def average_gradients(self):
         """Call it after backward, before the optimizer: every `.grad` becomes the mean over the ranks."""
         raise NotImplementedError
+
+
+# exercise: lab1.average_gradients
+@torch.no_grad()
+def average_gradients(parameters, group=None, all_reduce=collectives.all_reduce):
+    """Replace the gradient of each parameter by its mean over the ranks of `group`.
+
+    parameters: the same on every rank, in the same order. Frozen ones are left alone; one that this rank did not use
+    contributes zeros. Sends: one all-reduce per parameter, of its gradient.
+    """
+    world_size = dist.get_world_size(group)
+    for parameter in parameters:
+        if parameter.requires_grad:
+            mean = gradient(parameter)
+            all_reduce(mean, group)
+            mean /= world_size  # the sum over ranks becomes the mean
+
+
+class NaiveDataParallel(Replicated):
+    """`module` on every rank, gradients averaged one by one."""
+
+    def average_gradients(self):
+        average_gradients(self.trained(), self.group, self.all_reduce)
+
+
+# exercise: lab1.accumulate
+def accumulate(model, microbatches, loss_fn):
+    """Backward over k equal micro-batches, then one `model.average_gradients()`; returns the mean loss, detached ().
+
+    model: one of this room's wrappers. microbatches: a list, of the same length on every rank.
+    loss_fn: loss_fn(model, microbatch) -> (), the mean loss of a micro-batch.
+    Raises ValueError for an empty list.
+    """
+    if not microbatches:
+        raise ValueError("no micro-batches: a step needs at least one")
+    total = 0.0
+    for i, microbatch in enumerate(microbatches):
+        is_last = i == len(microbatches) - 1
+        # Only the last backward may send: a bucket that leaves earlier misses the gradients still to come.
+        with contextlib.nullcontext() if is_last else model.no_sync():
+            loss = loss_fn(model, microbatch) / len(microbatches)
+            loss.backward()
+        total += loss.detach()
+    model.average_gradients()
+    return total

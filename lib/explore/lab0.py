@@ -7,7 +7,7 @@ from lib.collectives.cost import COST, hierarchical_time
 from lib.cost.published import table
 from lib.cost.state import RECIPES
 from lib.explore.show import explore
-from lib.plots.curves import size_in_words, time_in_words
+from lib.plots.labels import size_in_words, time_in_words
 
 SIZES = {size_in_words(10.0**e): 10.0**e for e in range(3, 11)}  # of a tensor, bytes
 LATENCIES = {time_in_words(s): s for s in (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 1e-2)}  # seconds per message

@@ -17,7 +17,7 @@ from lib.cost.data_parallel import (
 )
 from lib.explore.lab0 import BANDWIDTHS
 from lib.explore.show import explore
-from lib.plots.curves import size_in_words
+from lib.plots.labels import size_in_words
 
 FLOPS, GRADIENT_BYTES, ALPHA = 400e12, 2, 1e-5
 MODELS = {f"{m / 1000:g} billion": m * 10**6 for m in (125, 350, 760, 1300, 2700, 7000, 13_000)}  # parameters

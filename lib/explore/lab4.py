@@ -8,7 +8,7 @@ from lib.cost.state import RECIPES
 from lib.cost.zero import SHARDED, sent_elements
 from lib.explore.lab0 import BANDWIDTHS
 from lib.explore.show import explore
-from lib.plots.curves import size_in_words
+from lib.plots.labels import size_in_words
 
 SENT_BYTES = 2  # each element on the wire
 BILLIONS = (0.125, 0.35, 1.3, 2.7, 7.5, 13, 34, 70, 175, 405, 1000)

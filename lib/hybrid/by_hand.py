@@ -10,7 +10,7 @@
     |g|^2 = sum over pp of ( whole^2 + sum over tp of (cut^2 + tied^2, on the first stage alone) )
 
 `Hybrid` does the same in fewer messages: in buckets or shards over the data ranks (update.py), the tied ones as the
-pipeline ends (lib/pipeline/tied.py), all whole ones in one line.
+pipeline ends (lib/pipeline/split.py), all whole ones in one line.
 
 Source: Narayanan et al. 2021, sections 2 and 3; Korthikanti et al. 2022, for what sequence parallelism leaves to sum.
 """

@@ -14,8 +14,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from lib.model import merge_heads, split_heads
-from lib.tensor_parallel.ring_attention import ring_attention
+from lib.tensor_parallel.context_parallel import ContextAttention
 
 
 def split_over_context(part, layout, group):
@@ -31,7 +30,12 @@ def split_over_context(part, layout, group):
         raise ValueError(f"dropout is {part.shape.dropout}: ring attention has none, use dropout=0.0 or cp=1")
     part.embedding.position = OwnPositions(part.embedding.position, layout[dist.get_rank(group)])
     for block in part.blocks:
-        block.attention = ContextAttention(block.attention, layout, group)
+        block.attention = ContextAttention(block.attention, layout, group, columns_of(block.attention))
+
+
+def columns_of(attention):
+    """x and the q, k and v of a ParallelAttention -> this rank's columns, with its tensor-parallel group."""
+    return lambda x, linears: attention.columns(x, linears, attention.group)
 
 
 class OwnPositions(nn.Module):
@@ -44,19 +48,3 @@ class OwnPositions(nn.Module):
 
     def forward(self, i):
         return F.embedding(self.positions[i], self.weight)
-
-
-class ContextAttention(nn.Module):
-    """A ParallelAttention that sees all T tokens: (B, t, D) -> (B, t, D); in sequence parallel both (B, t/tp, D)."""
-
-    def __init__(self, attention, layout, group):
-        super().__init__()
-        self.q, self.k, self.v, self.out = attention.q, attention.k, attention.v, attention.out
-        self.columns, self.tp, self.head_dim = attention.columns, attention.group, attention.head_dim
-        self.layout, self.group = layout, group
-
-    def forward(self, x):
-        columns = self.columns(x, [self.q, self.k, self.v], self.tp)  # (B, t, H*d/tp), twice (B, t, K*d/tp)
-        q, k, v = (split_heads(column, self.head_dim) for column in columns)  # (B, H/tp, t, d), twice (B, K/tp, t, d)
-        mixed = ring_attention(q, k, v, self.layout, self.group)  # (B, H/tp, t, d)
-        return self.out(merge_heads(mixed))

@@ -5,7 +5,7 @@
          inside a stage                                  f and g                 tp
          inside attention                                keys and values         cp
          inside a mixture                                tokens to experts       ep
-    2  the embedding's gradient + the head's             tied.py                 pp, its two ends
+    2  the embedding's gradient + the head's             split.py                pp, its two ends
     3  gradients of what tp ranks share                  sum                     tp, in sequence parallel only
     4  gradients over the data ranks                     mean                    dp, ep and cp
     5  norm, clip                                        a few numbers           tp, pp (the data ranks for shards)

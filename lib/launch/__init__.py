@@ -3,17 +3,17 @@
 launch.run(fn, *args, nproc=4)   ->   [fn(*args) on rank 0, fn(*args) on rank 1, ...]
 
 run.py        the front door: what is sent, what comes back
-warm.py       the ranks that stay from run to run: which there are, and when they end
-agent.py      torch's elastic agent, which starts the processes
-server.py     what they are forked from
 worker.py     what a rank does, run after run
+watch.py      the parent's watch: is it done, is it stuck, has a rank died
+errors.py     one error that names rank, line and values
+output.py     what the ranks print
+stacks.py     where a rank is
+cpu_time.py   how much of the machine the ranks get
+warm.py       the ranks that stay from run to run: which there are, and when they end
 leftovers.py  what a run may leave in its rank: put back, or found
 groups.py     the process groups of a rank, from run to run
-watch.py      the parent's watch: is it done, is it stuck, has a rank died
-share.py      how much of the machine the ranks get
-stacks.py     where a rank is
-output.py     what the ranks print
-errors.py     one error that names rank, line and values
+agent.py      torch's elastic agent, which starts the processes
+server.py     what they are forked from
 script.py     the same function as a file for torchrun
 slurm.py      and that file as a Slurm job
 """

@@ -8,7 +8,7 @@ from lib.launch import stacks
 from lib.ledger.book import EXITED, RAISED, RETURNED
 from lib.ledger.match import audit, ranks_text
 from lib.ledger.source import place
-from lib.ledger.verdict import find_cycle, find_waits, verdict
+from lib.ledger.verdict import cycle_of, find_waits, verdict
 
 USUAL_CAUSES = {
     "SIGABRT": ": a C++ library gave up",
@@ -104,7 +104,7 @@ def _failed(failure, folder, mismatch, reports):
     others = [rank for rank in reports if rank not in alike]
     twins = [rank for rank in others if reports[rank]["site"] == report["site"]]
     if twins:
-        lines.append(f"{ranks_text(twins)} raised the like at the same line")
+        lines.append(f"{ranks_text(twins)} raised a similar error at the same line")
     for rank in [rank for rank in others if rank not in twins][:2]:
         lines.append(f"{ranks_text([rank])} raised {reports[rank]['type']}: {reports[rank]['text']}")
         lines += _where(reports[rank])
@@ -138,7 +138,7 @@ def _hang(failure, mismatch):
     awaited = sorted({peer for wait in waits.values() for peer in wait.awaited} & set(left))
     if mismatch:
         why = "the ranks' calls do not match, and they wait for ever"
-    elif find_cycle(waits):
+    elif cycle_of(waits):
         why = "each waits for the next"
     elif awaited:
         why = f"{ranks_text(awaited)} returned while others still wait for {'it' if len(awaited) == 1 else 'them'}"

@@ -34,6 +34,11 @@ def begin(run: int, timed: bool) -> None:
     c10d._world.pg_map[world] = (name, dist.PrefixStore(f"run{run}", base))
 
 
+def made() -> int:
+    """How many groups this rank has made. torch names a group by it: ranks that differ can make none together."""
+    return c10d._world.group_count
+
+
 def destroy_others() -> None:
     """Destroy all groups but the world and those that are kept because this run has asked for them."""
     for key in kept.keys() - _asked:

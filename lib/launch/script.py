@@ -21,7 +21,7 @@ TEMPLATE = '''"""{name}, as a script: {command}"""
 
 if __name__ == "__main__":
     backend.join()  # this rank's device and its process group, from the RANK, WORLD_SIZE, ... that torchrun sets
-    with ledger.kept():  # a book of this rank's communication in $LEDGER_DIR, if that is set
+    with ledger.record_to_dir():  # a book of this rank's communication in $LEDGER_DIR, if that is set
         result = {name}({args})
         if result is not None:
             print(f"[rank {{dist.get_rank()}}] {{result}}\\n", end="", flush=True)  # in one write: ranks share stdout

@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from lib.launch.share import now
+from lib.launch.cpu_time import now
 from lib.ledger import source
 
 ANSWER = 2.0  # seconds to say where it is, for a rank that the machine lets wait

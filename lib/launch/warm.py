@@ -26,8 +26,8 @@ from lib.backend import Choice
 from lib.launch import leftovers, worker
 from lib.launch import server as servers
 from lib.launch.agent import Agent, signal_to
+from lib.launch.cpu_time import state
 from lib.launch.server import Server
-from lib.launch.share import state
 
 IDLE = 1800.0  # seconds that a set may rest
 IDLE_ON_GPU = 300.0  # the same, where it keeps memory of GPUs
@@ -58,7 +58,7 @@ class Ranks:
             os.mkfifo(f"{self.folder}/go{rank}")
             self.pipes.append(os.open(f"{self.folder}/go{rank}", os.O_RDWR))  # for both, so as not to wait for the rank
         with open(f"{self.folder}/state", "wb") as file:
-            file.write(worker.STATE.pack(worker.STARTING, 0) * nproc)
+            file.write(worker.STATE.pack(worker.STARTING, 0, 0) * nproc)
         self.agent = Agent(worker.main, (self.folder, choice, time.time_ns()), nproc, self.folder, server)
         self.agent.start()
         self.busy = False
@@ -94,8 +94,8 @@ class Ranks:
         for pipe in self.pipes:
             os.write(pipe, word)
 
-    def states(self) -> list[tuple[int, int]]:
-        """[(what the rank says of itself, how many collectives it has called), ...]"""
+    def states(self) -> list[tuple[int, int, int]]:
+        """[(what the rank says of itself, how many collectives it has called, groups it has made), ...]"""
         with open(f"{self.folder}/state", "rb") as file:
             return list(worker.STATE.iter_unpack(file.read()))
 
@@ -103,11 +103,11 @@ class Ranks:
         """Do all ranks rest, as they were before their first run? Waits so long for them to do so."""
         deadline, pause = time.monotonic() + seconds, 0.0005
         while True:
-            words, calls = zip(*self.states(), strict=True)
+            words, calls, groups = zip(*self.states(), strict=True)
             if worker.USED in words or not self.is_alive():
                 return False
             if all(word == worker.RESTED for word in words):
-                return len(set(calls)) == 1
+                return len(set(calls)) == len(set(groups)) == 1
             if _leaving or time.monotonic() > deadline:
                 return False
             time.sleep(pause)
@@ -133,7 +133,7 @@ class Ranks:
             with contextlib.suppress(OSError), open(f"{self.folder}/left{rank}") as file:
                 if what := file.read():  # a rank may be about to write it
                     return f"rank {rank}: {what}"
-        return "collectives that not all ranks called, or a rank that did not rest"
+        return "collectives or groups that not all ranks called, or a rank that did not rest"
 
     def end(self) -> None:
         """End its processes now. Can be called again, as after an interrupt."""

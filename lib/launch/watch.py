@@ -17,14 +17,14 @@
     in the middle four: the time is over                     "timeout", with the line that each rank is at
 
 A slow but correct program is never blamed: a rank that computes, sleeps or reads ends none of these states. What the
-machine keeps from the ranks (share.py) counts up to 5 minutes.
+machine keeps from the ranks (cpu_time.py) counts up to 5 minutes.
 """
 
 import time
 from dataclasses import dataclass, field
 
 from lib.launch import stacks
-from lib.launch.share import Share, awake, now, state
+from lib.launch.cpu_time import CpuTime, awake, now, state
 from lib.ledger.book import EXITED, RAISED, RETURNED, RUNNING, Head
 from lib.ledger.read import Books, Ledger
 from lib.ledger.verdict import find_waits, is_deadlock
@@ -73,7 +73,7 @@ class _Watch:
 
     def __init__(self, agent, books, timeout, ledger):
         self.agent, self.books, self.timeout, self.ledger = agent, books, timeout, ledger
-        self.share, self.failure, self.signature = Share(), None, None
+        self.cpu_time, self.failure, self.signature = CpuTime(), None, None
         self.launched = self.began = self.changed = now()
         self.spent = 0.0  # seconds of the timeout
         self.state = "starting"
@@ -90,11 +90,11 @@ class _Watch:
             return self._starting(heads)
         if all(head.state == RETURNED for head in heads):
             return "over"
-        self.spent += self.share.look({head.rank: head.pid for head in heads if head.state == RUNNING})
+        self.spent += self.cpu_time.sample({head.rank: head.pid for head in heads if head.state == RUNNING})
         signature, entered = _signature(heads), self.state
         if signature != self.signature:
             self.signature, self.changed, entered = signature, now(), "running"
-            self.share.expect()
+            self.cpu_time.reset()
         if self.ledger:
             entered = {"running": self._running, "quiet": self._quiet, "patient": self._patient}[entered](heads)
         if entered != "over" and (self.spent > self.timeout or now() - self.began > self.timeout + KEPT):
@@ -111,7 +111,7 @@ class _Watch:
         return self._over("deadlock", heads) if is_deadlock(self.books.read(), heads) else "quiet"
 
     def _quiet(self, heads):
-        return self._stalled(heads) if self.share.idle(STALL) else "quiet"
+        return self._stalled(heads) if self.cpu_time.idle(STALL) else "quiet"
 
     def _stalled(self, heads):
         """Idle for STALL: blocked for good, or perhaps kept by the machine."""
@@ -122,7 +122,7 @@ class _Watch:
         return self._no_progress(heads, waits, stack, STALL)
 
     def _patient(self, heads):
-        if not self.share.idle(PATIENCE):
+        if not self.cpu_time.idle(PATIENCE):
             return "patient"
         return self._no_progress(heads, find_waits(self.books.read(), heads), self._stacks(heads), PATIENCE)
 
@@ -131,12 +131,12 @@ class _Watch:
         sure = all(stacks.is_blocked(stack.get(r, [])) or (r in waits and waits[r].for_certain) for r in running)
         if waits and sure and _signature(self.books.heads()) == self.signature:
             return self._over("no progress", heads, seconds)
-        self.share.expect()
+        self.cpu_time.reset()
         return "quiet"
 
     def _failed(self, heads):
         first = _gone(self.agent, heads)
-        heads = _settled(self.agent, self.books, self.share)
+        heads = _settled(self.agent, self.books, self.cpu_time)
         gone = [*first, *(rank for rank in _gone(self.agent, heads) if rank not in first)]
         self.failure = Failure("failed", self.timeout, heads, self.books.read(), gone, {})
         return "over"
@@ -151,16 +151,16 @@ class _Watch:
         return stacks.ask(self.agent.folder, {head.rank: head.pid for head in heads if head.state == RUNNING})
 
 
-def _settled(agent, books, share):
+def _settled(agent, books, cpu_time):
     """The ranks' heads once all have begun and those that still run are asleep, as in a wait. GRACE at most."""
-    began, theirs = now(), 0.0
-    while theirs < GRACE and now() - began < PATIENCE:
+    began, scheduled = now(), 0.0
+    while scheduled < GRACE and now() - began < PATIENCE:
         heads = books.heads()
         running = {head.rank: head.pid for head in heads if head.state == RUNNING}
         coming = any(head.state == 0 and agent.alive(rank) for rank, head in enumerate(heads))
         if not awake(running.values(), 0.05) and not coming:
             break
-        theirs += share.look(running)
+        scheduled += cpu_time.sample(running)
     return books.heads()
 
 

@@ -41,7 +41,7 @@ rank_of_this_process: int | None = None
 sys.modules.setdefault("torch._C._functions", torch._C._functions)
 
 STARTING, RESTED, BUSY, USED = b".r-x"  # what a rank says of itself, in the file `state`
-STATE = struct.Struct("<Bq")  # that, and how many collectives it has called on all ranks' group
+STATE = struct.Struct("<Bqq")  # that; how many collectives it has called on all ranks' group, and groups it has made
 FOR_EVER = 30 * 86_400.0  # seconds: the parent's watch speaks first
 LONGEST = 2000  # characters of an exception's message that are told
 REST = b"rest\n"
@@ -102,7 +102,7 @@ class Imported:
 
 
 def _say(state, rank, word):
-    os.pwrite(state, STATE.pack(word, peers.collectives_called()), rank * STATE.size)
+    os.pwrite(state, STATE.pack(word, peers.collectives_called(), groups.made()), rank * STATE.size)
 
 
 def _run(folder, number, rank, world_size, trouble):
@@ -126,13 +126,13 @@ def _run(folder, number, rank, world_size, trouble):
         _report(error, f"{folder}/error{rank}")
         sys.stdout.flush()
         sys.stderr.flush()
-        book.leave(EXITED if isinstance(error, SystemExit) else RAISED)
+        book.close(EXITED if isinstance(error, SystemExit) else RAISED)
         # Keep the connections open: peers stay in their wait, and do not fail in turn. The parent ends us all.
         time.sleep(30)
         os._exit(1)
     sys.stdout.flush()
     sys.stderr.flush()
-    book.leave(RETURNED)
+    book.close(RETURNED)
 
 
 def _load(settings, file):

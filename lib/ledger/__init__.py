@@ -1,19 +1,28 @@
 """What each rank sent, received and waits for; whether the ranks' books agree; who is to blame for a hang.
 
-on a rank     install / uninstall, mark          record.py writes, follow.py learns when an op ends, book.py is the file
-in the parent Books, Ledger                      read.py: entries, matrix, section
-judging       audit, verdict                     match.py pairs the books; verdict.py explains a hang
-on a cluster  kept(), python -m lib.ledger DIR   keep.py, __main__.py
+on a rank     install / uninstall, mark
+    record.py     sees every operation in torch's dispatcher, and writes it down: who, with whom, what, where
+    follow.py     learns when an operation has ended
+    book.py       the file of one rank, which outlives it
+in the parent Books, Ledger
+    read.py       the ranks' files together: entries, matrix, section
+    source.py     how a place in a program is written
+judging       audit, verdict
+    match.py      pairs what the books say, and finds what does not agree
+    verdict.py    who waits for whom, and when that is a deadlock for certain
+on a cluster  record_to_dir(), `python -m lib.ledger DIR`
+    record_to_dir.py  a book under plain torchrun
+    flight.py     PyTorch's Flight Recorder, where there is no ledger
 """
 
 from lib.ledger.book import Entry
-from lib.ledger.keep import kept
 from lib.ledger.match import Finding, audit
 from lib.ledger.read import Books, Ledger
 from lib.ledger.record import attributed_to, call_site, finish, install, mark, uninstall
+from lib.ledger.record_to_dir import record_to_dir
 from lib.ledger.verdict import verdict
 
 __all__ = [
-    "Books", "Entry", "Finding", "Ledger", "attributed_to", "audit", "call_site", "finish", "install", "kept",
-    "mark", "uninstall", "verdict",
+    "Books", "Entry", "Finding", "Ledger", "attributed_to", "audit", "call_site", "finish", "install", "mark",
+    "record_to_dir", "uninstall", "verdict",
 ]  # fmt: skip

@@ -91,7 +91,7 @@ def lay_out(folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAP
 
 
 class BookWriter:
-    """The rank's side. `post` returns the entry's place, (offset, seq); `stamp` writes one of its times there."""
+    """The rank's side. `record` returns the entry's place, (offset, seq); `timestamp` writes one of its times there."""
 
     def __init__(self, folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY):
         """Open the book that `lay_out` made in `folder`, or make it; the rank has not begun yet."""
@@ -130,7 +130,7 @@ class BookWriter:
                 self.names[text] = number
         return number
 
-    def post(
+    def record(
         self, op, reduce_op, dtype, group, site, via, peer, tag, shape, numel, nbytes, channel, signature, item=-1
     ):
         """Write an entry before its op begins. Strings come as numbers from `name`; `channel` None: resolve later."""
@@ -170,7 +170,7 @@ class BookWriter:
             messages, total, size = TOTALS.unpack_from(self.map, at)
             TOTALS.pack_into(self.map, at, messages + 1, total + elements, size + nbytes)
 
-    def stamp(self, place: tuple[int, int], which: str, threads: int | None = None) -> None:
+    def timestamp(self, place: tuple[int, int], which: str, threads: int | None = None) -> None:
         at, seq = place
         with self.lock:
             if self._still(at, seq):
@@ -186,7 +186,7 @@ class BookWriter:
         self.touches += 1
         struct.pack_into("<q", self.map, TOUCHES_AT, self.touches)
 
-    def leave(self, state: int) -> None:
+    def close(self, state: int) -> None:
         """This rank has left the function: RETURNED, RAISED or EXITED."""
         with self.lock:
             struct.pack_into("<d", self.map, LEFT_AT, now())

@@ -33,24 +33,24 @@ class Blocking:
     def given(self, work, place, resolves, blocking):
         """The op has begun. blocking: its wait follows at once, and no callback is needed: 3x cheaper."""
         if work is None:
-            self.book.stamp(place, "done")
+            self.book.timestamp(place, "done")
             return
         self.last.work = work  # keeps this wrapper alive until C++ hands it to Python
         key = id(work)
         self.live[key] = (place, weakref.ref(work, lambda _: self.live.pop(key, None)), resolves)
         if not blocking:
             with contextlib.suppress(RuntimeError):  # gloo's messages have no future: their end is wait's return
-                work.get_future().add_done_callback(lambda _: self.book.stamp(place, "done"))
+                work.get_future().add_done_callback(lambda _: self.book.timestamp(place, "done"))
 
     def wait(self, work, plain_wait, args, kwargs):
         place, _, resolves = self.live[id(work)]
-        self.book.stamp(place, "wait_from", threads=threads())
+        self.book.timestamp(place, "wait_from", threads=threads())
         out = plain_wait(work, *args, **kwargs)
         if resolves is not None:
             group, tag, signature = resolves
             source = group.members[work._source_rank()]
             self.book.resolve(place, source, (group.name, source, self.book.rank, tag), signature)
-        self.book.stamp(place, "wait_to")
+        self.book.timestamp(place, "wait_to")
         return out
 
 
@@ -134,7 +134,7 @@ class Queued:
 
     def _stamp(self, item, which, **facts):
         for place in item.places:
-            self.book.stamp(place, which, **facts)
+            self.book.timestamp(place, which, **facts)
 
     def _poll(self):
         """Write down which items have ended; returns whether some have not."""

@@ -179,7 +179,7 @@ class Recorder:
 
     def mark(self, label):
         name, nothing = self.book.name, self.book.name("")
-        self.book.post(
+        self.book.record(
             name("mark"), nothing, nothing, name(("", ())), name((label, 0, "")), nothing,
             peer=-1, tag=0, shape=(), numel=0, nbytes=0, channel=("mark",), signature=0,
         )  # fmt: skip
@@ -244,7 +244,7 @@ class Recorder:
                 channel, resolves = None, (group, tag, signature)
         site, via = getattr(_overrides, "site", None) or _locate(sys._getframe(2))
         number = self.book.name
-        place = self.book.post(
+        place = self.book.record(
             number(name), number(reduce_op), number(dtype), group.number, number(site), number(via),
             peer, tag, shape, numel, nbytes, channel, signature, -1 if item is None else item.number,
         )  # fmt: skip

@@ -13,6 +13,7 @@ a program that is only slow is never in that set.
 
 from dataclasses import dataclass
 
+from lib.cycle import find_cycle
 from lib.ledger.book import EXITED, RAISED, RETURNED, RUNNING, Entry, Head
 from lib.ledger.match import audit, ranks_text, say
 from lib.ledger.read import Ledger
@@ -114,16 +115,9 @@ def is_deadlock(ledger: Ledger, heads: list[Head]) -> bool:
     return any(finding.certain for finding in audit(ledger, ended=False))
 
 
-def find_cycle(waits: dict[int, Wait]) -> list[int]:
+def cycle_of(waits: dict[int, Wait]) -> list[int]:
     """Ranks that wait for each other in a ring, in order; empty if there is none."""
-    for start in waits:
-        path, rank = [], start
-        while rank in waits and waits[rank].awaited and rank not in path:
-            path.append(rank)
-            rank = next((r for r in waits[rank].awaited if r in path), waits[rank].awaited[0])
-        if rank in path:
-            return path[path.index(rank) :]
-    return []
+    return find_cycle((rank, awaited) for rank, wait in waits.items() for awaited in wait.awaited)
 
 
 def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = None) -> list[str]:
@@ -135,7 +129,7 @@ def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = Non
     mismatches = [finding for finding in audit(ledger, ended=False) if finding.certain][:2]
     lines = [line for finding in mismatches for line in finding.text.splitlines()]
     named = {rank for finding in mismatches for rank in finding.ranks}
-    cycle = find_cycle(waits)
+    cycle = cycle_of(waits)
     if cycle:
         lines.append("a cycle: " + " -> ".join(f"rank {r}" for r in [*cycle, cycle[0]]))
     for rank, head in enumerate(heads):

@@ -62,11 +62,11 @@ class Bias(nn.Module):
         return Choice(experts, p.gather(1, experts), p)
 
     @torch.no_grad()
-    def update(self, asked):
-        """b_e <- b_e + u * sign(mean load - load of e). asked: (E,), pairs that asked for each expert: `last.asked`.
+    def update(self, requested):
+        """b_e <- b_e + u * sign(mean load - load of e). requested: (E,), how many pairs asked for each expert.
 
-        On several ranks pass the sum over all of them, or their biases part.
+        That is `last.requested`; on several ranks pass the sum over all of them, or their biases part.
         """
-        asked = asked.double()
-        # b_e <- b_e + u sign(mean - asked_e)
-        self.b += self.u * (asked.mean() - asked).sign()
+        requested = requested.double()
+        # b_e <- b_e + u sign(mean - requested_e)
+        self.b += self.u * (requested.mean() - requested).sign()

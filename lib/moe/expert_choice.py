@@ -31,7 +31,7 @@ def expert_choice(logits, C):
 
 
 def experts_take(choice, n_experts, C):
-    """Expert choice in the place of `keep`: MoE(hidden, experts, switch_gate, factor=2, place=experts_take).
+    """Expert choice in the place of `keep`: MoE(hidden, experts, switch_gate, factor=2, assign_slots=experts_take).
 
     With a gate of one choice a token, C = ceil(factor * n / E). What the tokens would have chosen is not looked at, so
     of the layer's statistics `dropped` and `auxiliary` say nothing here; `left_out` does.

@@ -42,7 +42,7 @@ class ExpertParallelMoE(MoE):
     def __init__(self, moe, group=None, all_to_all=collectives.all_to_all_at_once):
         here = own_experts(len(moe.experts), group)
         super().__init__(
-            moe.router.in_features, moe.experts, copy.deepcopy(moe.gate), moe.factor, moe.place,
+            moe.router.in_features, moe.experts, copy.deepcopy(moe.gate), moe.factor, moe.assign_slots,
             moe.dispatch, moe.combine,
         )  # fmt: skip
         self.group, self.all_to_all = group, all_to_all

@@ -47,14 +47,14 @@ class MoEBlock(nn.Module):
 class MoEGPT(GPT):
     """A `lib.model.GPT` whose blocks 1, 3, 5, ... have E experts in place of the MLP. `seed` alone decides all weights.
 
-    gate, factor, place: see `lib.moe.layer.MoE`; a gate that is a module is copied for every layer.
+    gate, factor, assign_slots: see `lib.moe.layer.MoE`; a gate that is a module is copied for every layer.
     expert_hidden: the width of an expert's MLP; left out: the shape's.
     auxiliary, z: what the two auxiliary losses are multiplied with (0.01: Switch; 0.001: ST-MoE).
     Raises ValueError for a shape with no second block.
     """
 
     def __init__(
-        self, shape, n_experts, gate=switch_gate, factor=1.25, place=keep, auxiliary=0.01, z=0.001, seed=0,
+        self, shape, n_experts, gate=switch_gate, factor=1.25, assign_slots=keep, auxiliary=0.01, z=0.001, seed=0,
         expert_hidden=None,
     ):  # fmt: skip
         if shape.n_layers < 2:
@@ -66,7 +66,7 @@ class MoEGPT(GPT):
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):
             for i in range(1, shape.n_layers, 2):
                 experts = [MLP(expert) for _ in range(n_experts)]
-                moe = MoE(shape.hidden, experts, copy.deepcopy(gate), factor, place)
+                moe = MoE(shape.hidden, experts, copy.deepcopy(gate), factor, assign_slots)
                 initialise(moe, shape.n_layers, generator)
                 self.blocks[i] = MoEBlock(self.blocks[i], moe)
         self.to(torch.get_default_device())

@@ -29,7 +29,7 @@ class Statistics(NamedTuple):
     """What a layer saw in its last forward. The two losses carry their graph: add them to the loss, scaled."""
 
     experts: torch.Tensor  # (n, k)  int64, what each token asked for
-    asked: torch.Tensor  # (E,)  int64, pairs that asked for each expert
+    requested: torch.Tensor  # (E,)  int64, pairs that asked for each expert
     load: torch.Tensor  # (E,)  int64, pairs that each expert got: at most C
     dropped: torch.Tensor  # ()  int64, pairs that found no slot
     left_out: torch.Tensor  # ()  int64, tokens that got no expert at all: the layer gives zeros for them
@@ -42,43 +42,37 @@ class MoE(nn.Module):
 
     hidden: D. experts: E modules, each (rows, D) -> (rows, D), and able to take 0 rows.
     gate: logits (n, E) -> Choice; one that samples takes `uniform` (n,) too, and forward hands it on.
-    factor: of the capacity. place: (choice, E, C) -> Routing: `keep`, `send_on`, `experts_take`.
+    factor: of the capacity. assign_slots: (choice, E, C) -> Routing: `keep`, `send_on`, `experts_take`.
     dispatch, combine: as in dispatch.py. The router is made here, on torch's default device.
     After forward, `last` holds its Statistics. Sends nothing.
     """
 
-    def __init__(self, hidden, experts, gate=switch_gate, factor=1.25, place=keep, dispatch=dispatch, combine=combine):
+    def __init__(
+        self, hidden, experts, gate=switch_gate, factor=1.25, assign_slots=keep, dispatch=dispatch, combine=combine
+    ):
         super().__init__()
         self.experts = nn.ModuleList(experts)
         self.router = nn.Linear(hidden, len(self.experts), bias=False)  # weight (E, D)
-        self.gate, self.factor, self.place = gate, factor, place
+        self.gate, self.factor, self.assign_slots = gate, factor, assign_slots
         self.dispatch, self.combine = dispatch, combine
         self.last = None
 
-    def route(self, x, uniform=None):
-        """Where the tokens go: x (n, D) -> Routing. Sets `last`."""
-        logits = self.router(x)  # (n, E)
-        n, n_experts = logits.shape
-        choice = self.gate(logits) if uniform is None else self.gate(logits, uniform)
-        C = capacity(n, n_experts, choice.experts.shape[1], self.factor)
-        routing = self.place(choice, n_experts, C)
-        self.last = Statistics(
-            experts=choice.experts,
-            asked=load(choice.experts, n_experts),
-            load=load(routing.expert, n_experts),
-            dropped=dropped(choice, routing),
-            left_out=(load(routing.token, n) == 0).sum(),
-            auxiliary=auxiliary_loss(choice.probabilities, choice.experts[:, 0]),
-            z=z_loss(logits),
-        )
-        return routing
-
     def forward(self, x, uniform=None):
         tokens = x.flatten(0, -2)  # (n, D)
-        routing = self.route(tokens, uniform)
+        routing = self.route(tokens, uniform)  # the m pairs (token, expert) that have a slot, sorted by expert
         rows = self.dispatch(tokens, routing)  # (m, D)
         rows = self.run(rows)  # (m, D)
-        return self.combine(rows, routing, len(tokens)).view_as(x)
+        return self.combine(rows, routing, len(tokens)).view_as(x)  # (..., D)
+
+    def route(self, tokens, uniform=None):
+        """Where the tokens go: (n, D) -> Routing. Sets `last`."""
+        logits = self.router(tokens)  # (n, E)
+        n, n_experts = logits.shape
+        choice = self.gate(logits) if uniform is None else self.gate(logits, uniform)  # (n, k) experts, weights
+        C = capacity(n, n_experts, choice.experts.shape[1], self.factor)
+        routing = self.assign_slots(choice, n_experts, C)
+        self.last = statistics(logits, choice, routing)
+        return routing
 
     def run(self, rows):
         """The rows through their experts: (m, D), in the order of the routing, -> (m, D).
@@ -90,6 +84,20 @@ class MoE(nn.Module):
     def __getstate__(self):
         """A copy starts without `last`: tensors with a graph can be neither copied nor sent to a rank."""
         return self.__dict__ | {"last": None}
+
+
+def statistics(logits, choice, routing):
+    """The Statistics of a set: of its logits (n, E), of what its tokens asked for, and of what they got."""
+    n, n_experts = logits.shape
+    return Statistics(
+        experts=choice.experts,
+        requested=load(choice.experts, n_experts),
+        load=load(routing.expert, n_experts),
+        dropped=dropped(choice, routing),
+        left_out=(load(routing.token, n) == 0).sum(),
+        auxiliary=auxiliary_loss(choice.probabilities, choice.experts[:, 0]),
+        z=z_loss(logits),
+    )
 
 
 def run_experts(experts, rows, load):

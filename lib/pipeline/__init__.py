@@ -2,29 +2,33 @@
 
 Deciding: plain Python, no torch, no ranks.
     actions.py       2F0: what a rank does, and what that needs
-    schedules.py     relay, GPipe, 1F1B
-    interleaved.py   v thinner stages on every rank
-    zero_bubble.py   backward in two halves: ZB-H1
-    versions.py      PipeDream: no flush, and which weights each action reads
+    schedules.py     relay, GPipe, 1F1B, interleaved 1F1B, ZB-H1
     validate.py      can the ranks run it? else the action at fault, or the circle
-    simulate.py      when each action runs, the bubble, what is kept
+    simulate.py      when each action runs, the bubble, what is kept; a schedule as text
     measured.py      the times and the messages of a run, to simulate it with
-    grid.py          a schedule as text
     balance.py       layers into stages
+    stash.py         PipeDream: no flush, and which weights each action reads; 2BW
+    transfers.py     the messages of a schedule: when to post a receive, what has been sent
 
-What executes a schedule on ranks needs torch, so it is imported by its own name and not from here.
+Executing, on ranks. This needs torch, so it is imported by its own name and not from here.
+    relay_step.py    one batch there and back, by hand
+    split.py         a model into stages, and a parameter in two of them
+    links.py         a process group for each direction between two neighbours
+    rehearse.py      the shapes of all messages, before the first run
+    halves.py        backward in two halves
+    execute.py       a list of actions on a rank
+    stage.py         Stage, Pipeline
+    asynchronous.py  PipeDream
+    paced_run.py     stages that sleep, for more ranks than cores
 """
 
 from lib.pipeline.actions import Action, inputs, messages, parse, source, target
 from lib.pipeline.balance import balance
-from lib.pipeline.grid import grid
-from lib.pipeline.interleaved import interleaved
 from lib.pipeline.measured import recorded, times_of
-from lib.pipeline.schedules import gpipe, one_f_one_b, relay
-from lib.pipeline.simulate import UNIT, Bar, Simulation, kept, simulate
+from lib.pipeline.schedules import gpipe, interleaved, one_f_one_b, relay, zb_h1
+from lib.pipeline.simulate import UNIT, Bar, Simulation, grid, kept, simulate
+from lib.pipeline.stash import pipedream, versions, versions_kept
 from lib.pipeline.validate import ScheduleError, validate
-from lib.pipeline.versions import pipedream, versions, versions_kept
-from lib.pipeline.zero_bubble import zb_h1
 
 __all__ = [
     "UNIT", "Action", "Bar", "ScheduleError", "Simulation", "balance", "gpipe", "grid", "inputs", "interleaved", "kept",

@@ -1,6 +1,6 @@
 """PipeDream on ranks: 1F1B whose stages update after every backward and never flush (Narayanan et al. 2019).
 
-    rank 0 of 4   F0 F1 F2 F3 B0 u0 F4 B1 u1 F5 B2 u2 ...       which version each action reads: versions.py
+    rank 0 of 4   F0 F1 F2 F3 B0 u0 F4 B1 u1 F5 B2 u2 ...       which version each action reads: stash.py
 
 A gradient is that of a function if its backward goes through the weights of its forward. For y = x w:
 
@@ -12,18 +12,23 @@ A gradient is that of a function if its backward goes through the weights of its
 With stashing, a stage whose weights are still needed does not change them: it goes on with a copy, and changes that.
 The old ones live as long as a mini-batch under way has read them: stage i has p-i versions, the newest among them.
 
-    stash.py      which versions there are, and which one an action reads
-    by_name.py    how backward comes to read the version that the stash gives it
-    versions.py   the table of what each action reads
+A graph keeps the names of weights in place of the weights, so that backward reads what the stash (stash.py) gives it:
+
+    F    y = x w^T     a graph saves x and w         here: x and "w"
+    B    grad y w      with the w that was saved     here: with what the name stands for by then
+
+That makes the stash answerable for what backward reads. torch by itself keeps the very tensor, and refuses the
+backward if it has been changed since ("modified by an inplace operation"): rightly, for the gradient would be wrong.
+PipeDream without stashing is about that gradient.
 """
 
+import torch
+from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from lib.pipeline.actions import Action
-from lib.pipeline.by_name import by_name
 from lib.pipeline.stage import Pipeline, Stage
-from lib.pipeline.stash import WeightStash
-from lib.pipeline.versions import pipedream
+from lib.pipeline.stash import WeightStash, pipedream
 
 
 class PipeDream(Pipeline):
@@ -41,7 +46,7 @@ class PipeDream(Pipeline):
 
         optimizer_for(parameters) -> a torch optimizer, over this stage's. stash(weights) -> what says which weights an
         action reads: a WeightStash; your own; or NewestOnly, without which nobody would see what stashing is for.
-        m: backwards to an update, of the mean of their gradients: 1, or what the stash wants (two_versions.py).
+        m: backwards to an update, of the mean of their gradients: 1, or what the stash wants (TwoVersions).
         Sends: a rehearsal. Raises ValueError for several stages per rank, or for a parameter in two of them.
         """
         self.optimizer_for, self.stash, self.to_an_update = optimizer_for, stash, m
@@ -140,3 +145,26 @@ def added(total, grad, m):
 def address(weights):
     """Where in memory a version is: two names for the same memory are one version."""
     return next(iter(weights.values())).data_ptr()
+
+
+def by_name(weights, now):
+    """`with by_name(weights, now):` what graphs save in here of `weights`, {name: tensor}, backward finds by name.
+
+    now: called in backward -> {name: tensor}, of the same shapes.
+    """
+
+    def pack(tensor):
+        for name, w in weights.items():
+            start = tensor.data_ptr() - w.data_ptr()  # bytes; most functions save a view, such as w.T
+            if 0 <= start < w.nbytes:
+                return name, tensor.shape, tensor.stride(), start // tensor.itemsize
+        return tensor.detach()  # not the tensor: that knows its graph, and the two would keep each other alive
+
+    def unpack(saved):
+        if isinstance(saved, torch.Tensor):
+            return saved
+        name, shape, stride, start = saved
+        w = now()[name]
+        return w.as_strided(shape, stride, w.storage_offset() + start)
+
+    return saved_tensors_hooks(pack, unpack)

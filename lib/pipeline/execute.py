@@ -1,6 +1,6 @@
 """Executes any valid list of actions on ranks: who waits for what, and when tensors travel. What computes is given.
 
-    rank 0    0F0 ---activation---> rank 1    1F0          Each rank goes through its own list. Nobody conducts:
+    rank 0    0F0 ---activation---> rank 1    1F0          Each rank goes through its own list. No coordinator:
               0B0 <---gradient-----           1B0          an action waits for what it needs, and for nothing else.
 
 For each action, in the order of the list:
@@ -24,32 +24,32 @@ from lib.pipeline.actions import source, target
 from lib.pipeline.simulate import Bar
 
 
-def execute(steps, n_stages, compute, form, links, record=None):
+def execute(steps, n_stages, compute, shape_of, links, record=None):
     """Run this rank's list of a schedule of `n_stages` stages, as one of the ranks of `links`, which all call it.
 
     steps: this rank's, of `transfers(schedule)`.
     compute: compute(action, given) -> the tensor that `target(action)` needs, or None where there is none.
         given: the result of `source(action)`, received or made on this rank; None if it has no source.
-    form: form(action) -> (shape, dtype) of the result of an action of another rank.
+    shape_of: shape_of(action) -> (shape, dtype) of the result of an action of another rank.
     record: called after each action with its Bar (rank, action, start, end), in seconds of a clock that the ranks of a
         machine share. start: what it needs has arrived. On a GPU the rank waits for the device before it looks.
     Sends: every result that another rank needs, once.
     """
     p = len(links.ranks)
-    room = {}  # action of another rank: (buffer, its receive)
+    recv_buffers = {}  # action of another rank: (buffer, its receive)
     sent = {}  # action: the send of its result
-    here = {}  # action: its result, for another action of this rank
+    local_results = {}  # action: its result, for another action of this rank
 
-    for post, needs, over, action, sends in steps:
-        for a in post:
-            shape, dtype = form(a)
+    for recvs_to_post, waits_on, sends_completed, action, sends in steps:
+        for a in recvs_to_post:
+            shape, dtype = shape_of(a)
             out = torch.empty(shape, dtype=dtype)
-            room[a] = out, links.receive(out, a.stage % p)
-        given = here.pop(source(action, n_stages), None)
-        if needs:
-            given, arriving = room.pop(needs)
+            recv_buffers[a] = out, links.receive(out, a.stage % p)
+        given = local_results.pop(source(action, n_stages), None)
+        if waits_on:
+            given, arriving = recv_buffers.pop(waits_on)
             arriving.wait()
-        for a in over:
+        for a in sends_completed:
             sent.pop(a).wait()
 
         began = _clock(record)
@@ -60,7 +60,7 @@ def execute(steps, n_stages, compute, form, links, record=None):
         if sends:
             sent[action] = links.send(result, target(action, n_stages).stage % p)
         elif target(action, n_stages):
-            here[action] = result
+            local_results[action] = result
         given = result = out = arriving = None  # keep no tensor alive while waiting for the next one
 
     for work in sent.values():

@@ -10,7 +10,7 @@ send before that has come. With a line for each direction, what comes waits for 
 
 Posting a send takes no time, so the rank does it itself: another thread would have to wait for its turn, and the next
 rank with it. Only over `slow_link` it takes as long as the link does. Then the communication thread posts
-(`collectives.start`), for the rank has better things to do.
+(`collectives.start`), and the rank computes meanwhile.
 """
 
 from typing import NamedTuple
@@ -37,7 +37,7 @@ class Links(NamedTuple):
         """Begin to send `tensor` to place `to`; the `wait()` of what this returns ends when it has arrived."""
         group = self.groups[self.rank, to]
         to = dist.get_group_rank(group, self.ranks[to])
-        return _Later(start(_post, tensor, to, group)) if p2p.posting_takes_time else _post(tensor, to, group)
+        return _Later(start(_post, tensor, to, group)) if p2p.posting_takes_time() else _post(tensor, to, group)
 
 
 def _post(tensor, to, group):
@@ -72,7 +72,7 @@ def connect(pipelines=None):
         for frm, to in sorted({(i, (i + step) % p) for i in range(p) for step in (1, -1) if p > 1}):
             group = dist.new_group([ranks[frm], ranks[to]])
             if me in (ranks[frm], ranks[to]):
-                # NCCL connects at the first message, and both ranks stand still until then. Not in mid-run.
+                # NCCL connects at the first message, and both ranks wait until then: so before the run, not during it.
                 barrier(group)
                 groups[frm, to] = group
         if p > 1:

@@ -1,4 +1,4 @@
-"""Three schedules for one stage per rank: relay, GPipe, and 1F1B. Print any of them with `print(grid(gpipe(4, 4)))`.
+"""Five schedules: relay, GPipe, 1F1B, interleaved 1F1B, ZB-H1. Print any of them with `print(grid(gpipe(4, 4)))`.
 
 p ranks, m micro-batches; a backward takes as long as two forwards.
 
@@ -29,7 +29,8 @@ Every schedule here runs its backwards in the order 0, 1, ... m-1, so that gradi
 schedules give the same bits. (The figure in the GPipe paper runs them from m-1 down to 0: same bubble, same memory.)
 
 Sources: GPipe, Huang et al. 2019; 1F1B, PipeDream (Narayanan et al. 2019), which does not flush; with the flush it is
-PipeDream-Flush (Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN Training).
+PipeDream-Flush (Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN Training). Interleaved: Megatron-LM
+(Narayanan et al. 2021, section 2.2). ZB-H1: Qi et al. 2024.
 """
 
 from lib.pipeline.actions import Action, at_least_one
@@ -69,3 +70,93 @@ def warmup_steady_cooldown(forwards, backwards, warmup):
     for forward, backward in zip(forwards[warmup:], backwards[:steady], strict=True):
         actions += [forward, backward]
     return actions + backwards[steady:]
+
+
+# exercise: lab2.interleaved
+def interleaved(p, m, v):
+    """1F1B with v stages per rank, stage s on rank s mod p. Returns a list per rank; with v = 1 it is one_f_one_b.
+
+        stage      0 1 2 3 4 5 6 7             p = 4, v = 2: the pipeline goes round the ranks v times
+        rank       0 1 2 3 0 1 2 3
+
+    A stage has 1/v of the layers, so a step down the pipeline takes 1/v of the time, and so does the bubble:
+
+        bubble     (p-1) / (vm + p-1)                    instead of (p-1) / (m + p-1)
+        messages   2(vp-1)m                              instead of 2(p-1)m: about v times as many, of the same size
+        kept       rank i: min(vm, (v-1)p + 2(p-1-i) + 1) micro-batches x stages, a stage being 1/v of 1F1B's;
+                   rank 0 so keeps 1 + (p-1)/(pv) times as much as in 1F1B
+
+    Order of the forwards on a rank: p micro-batches through its first stage, the same p through its second, ... through
+    its v-th; then the next p micro-batches. By the time rank 0 has sent p micro-batches off, the first of them has come
+    round to rank 0 again. That is why p must divide m: p micro-batches enter together. Backward the same, from the last
+    stage to the first. Rank 0 of p = 2, v = 2, m = 4 (stages 0 and 2):
+
+        forwards   0F0 0F1  2F0 2F1   0F2 0F3  2F2 2F3
+        backwards  2B0 2B1  0B0 0B1   2B2 2B3  0B2 0B3
+
+    and then warmup, steady, cooldown, as in 1F1B. Rank i's warmup holds (v-1)p forwards, all rounds of the first p
+    micro-batches but the last, and two more for each rank behind it: in that last round the first micro-batch goes down
+    these ranks (an F each) and its gradient comes up again (a B each), and rank i does not stand idle meanwhile.
+
+    Raises ValueError if v > 1 and p does not divide m, with the m below and above that it does divide.
+    """
+    at_least_one(p=p, m=m, v=v)
+    if v == 1:
+        return one_f_one_b(p, m)
+    if m % p:
+        near = " or ".join(f"m = {near}" for near in (m // p * p, (m // p + 1) * p) if near > 0)
+        raise ValueError(
+            f"m = {m} micro-batches, p = {p} ranks: interleaved stages take p micro-batches at a time; use {near}"
+        )
+
+    schedule = []
+    for rank in range(p):
+        rounds = [range(first, first + p) for first in range(0, m, p)]  # micro-batches that enter together
+        mine = [chunk * p + rank for chunk in range(v)]  # this rank's stages
+        forwards = [Action(stage, "F", j) for together in rounds for stage in mine for j in together]
+        backwards = [Action(stage, "B", j) for together in rounds for stage in reversed(mine) for j in together]
+        warmup = (v - 1) * p + 2 * (p - 1 - rank)
+        schedule.append(warmup_steady_cooldown(forwards, backwards, warmup))
+    return schedule
+
+
+# exercise: lab2.zb_h1
+def zb_h1(p, m):
+    """1F1B with B split into I and W, W put off by i micro-batches on rank i. Returns a list per rank.
+
+    Backward of y = x w makes two products:
+
+        I    grad x = grad y w^T      the previous stage waits for it
+        W    grad w = x^T grad y      nobody waits for it before the optimizer's step
+
+    1F1B does both at once, so every stage keeps the next one waiting for work that it does not need. Here I goes first,
+    and rank i puts its W off by i micro-batches: the later the rank, the more W are left to fill the end, when no
+    micro-batch is left to run forward. p = 4, m = 4, F = I = W; stage left out, `0` is micro-batch 0:
+
+        rank 0   F0 F1 F2 F3  .  .  . I0 W0 I1 W1 I2 W2 I3 W3
+        rank 1    . F0 F1 F2  .  . I0 F3 I1 W0 I2 W1 I3 W2 W3
+        rank 2    .  . F0 F1  . I0 F2 I1 F3 I2 W0 I3 W1 W2 W3
+        rank 3    .  .  . F0 I0 F1 I1 F2 I2 F3 I3 W0 W1 W2 W3
+
+        idle time of a rank    (p-1)(F + I - W)    1F1B: (p-1)(F + I + W), three times as much if F = I = W
+
+    That holds for m >= p if W is the shortest of the three; else it is (p-1) max(F, I): a W that is too long to fit
+    where a rank would wait makes the others late.
+
+    Memory. Until I a micro-batch keeps everything that backward reads; between I and W only what W reads, the layers'
+    inputs and their output gradients. Rank i has at most p-i micro-batches before I and i between I and W: min(m, p)
+    together, on every rank. That is the peak of 1F1B's rank 0, so the largest GPU needs no more memory than before.
+    """
+    at_least_one(p=p, m=m)
+    schedule = []
+    for rank in range(p):
+        warmup = min(p - 1 - rank, m)
+        actions = [Action(rank, "F", j) for j in range(warmup)]
+        for j in range(m):
+            if warmup + j < m:
+                actions.append(Action(rank, "F", warmup + j))
+            actions.append(Action(rank, "I", j))
+            if j >= rank:
+                actions.append(Action(rank, "W", j - rank))
+        schedule.append(actions + [Action(rank, "W", j) for j in range(max(m - rank, 0), m)])
+    return schedule

@@ -5,7 +5,7 @@
     I   the gradient of x                          kept: what the weights' gradients read, until W (halves.py)
     W   the gradients of the weights
 
-execute.py says in which order things happen, and what is sent when; rehearse.py how large messages are; tied.py what
+execute.py says in which order things happen, and what is sent when; rehearse.py how large messages are; split.py what
 becomes of a parameter in two stages.
 
 The loss of micro-batch j counts with its share of the rows, b_j of B, and gradients add up in `.grad`:
@@ -25,7 +25,7 @@ from torch.autograd.graph import get_gradient_edge
 from lib.pipeline.execute import execute
 from lib.pipeline.halves import LinearsLater, weight_gradients
 from lib.pipeline.rehearse import rehearse
-from lib.pipeline.tied import summed_over_ends, tied
+from lib.pipeline.split import summed_over_ends, tied
 from lib.pipeline.transfers import transfers
 from lib.pipeline.validate import validate
 
@@ -146,11 +146,11 @@ class Pipeline:
             grad = given if s < self.last else torch.ones_like(losses[j])  # dL/dL = 1
             return stage.backward(j, grad) if kind == "B" else stage.input_gradient(j, grad)
 
-        def form(action):  # a gradient is shaped as what the stage took, which is what the one before it gave
+        def shape_of(action):  # a gradient is shaped as what the stage took, which is what the one before it gave
             s, kind, j = action
             return self.gives[s if kind == "F" else s - 1, j]
 
-        execute(steps, self.last + 1, compute, form, self.links, record)
+        execute(steps, self.last + 1, compute, shape_of, self.links, record)
         return losses
 
     def _steps(self, schedule):

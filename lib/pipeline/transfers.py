@@ -32,9 +32,9 @@ from lib.pipeline.validate import walk
 class Step(NamedTuple):
     """One action of a rank, and what the rank does about messages around it, in this order."""
 
-    post: list[Action]  # make room for the results of these actions of other ranks
-    needs: Action | None  # wait for the result of this one
-    over: list[Action]  # the results of these, sent by this rank, have now arrived for certain
+    recvs_to_post: list[Action]  # make room for the results of these actions of other ranks
+    waits_on: Action | None  # wait for the result of this one
+    sends_completed: list[Action]  # the results of these, sent by this rank, have now arrived for certain
     action: Action  # compute
     sends: bool  # send the result to another rank
 
@@ -62,31 +62,58 @@ def pasts(schedule):
 
 
 def _steps(schedule, rank, before):
+    n_stages, mine = count_stages(schedule), schedule[rank]
+    waits_on = [_of_another_rank(source(action, n_stages), rank, schedule) for action in mine]
+    sends = [_of_another_rank(target(action, n_stages), rank, schedule) is not None for action in mine]
+    recvs_to_post = _recvs_to_post(waits_on, _arriving(schedule, rank))
+    sends_completed = _sends_completed(mine, sends, schedule, before)
+    return [Step(*of_one) for of_one in zip(recvs_to_post, waits_on, sends_completed, mine, sends, strict=True)]
+
+
+def _of_another_rank(action, rank, schedule):
+    """`action`, if there is one and it is another rank's; else None."""
+    return action if action and action.stage % len(schedule) != rank else None
+
+
+def _arriving(schedule, rank):
+    """[the actions whose results rank 0, 1, ... sends here, in the order of its list]"""
+    p, n_stages = len(schedule), count_stages(schedule)
+    comes_here = lambda action: (to := target(action, n_stages)) and to.stage % p == rank
+    return [
+        [action for action in actions if sender != rank and comes_here(action)]
+        for sender, actions in enumerate(schedule)
+    ]
+
+
+def _recvs_to_post(waits_on, arriving):
+    """Per action: the receives to post before it, so that its own message has room, and the next action's too.
+
+    Receives from one rank are posted in its order: before a message all that come earlier.
+    """
+    p, lists = len(arriving), []
+    for i in range(len(waits_on)):
+        posts = []
+        for needed in waits_on[i : i + 2]:
+            while needed and needed in (queue := arriving[needed.stage % p]):
+                posts.append(queue.pop(0))
+        lists.append(posts)
+    return lists
+
+
+def _sends_completed(mine, sends, schedule, before):
+    """Per action: what was sent earlier, and has been used in the past of this action."""
     p, n_stages = len(schedule), count_stages(schedule)
     place = {action: i for actions in schedule for i, action in enumerate(actions)}
 
-    def elsewhere(action):  # `action`, if there is one and it is another rank's
-        return action if action and action.stage % p != rank else None
-
-    def arrived(action, now):  # has its result been used, in the past of `now`?
-        user = target(action, n_stages)
+    def has_been_used(sent, now):
+        user = target(sent, n_stages)
         return before[now][user.stage % p] > place[user]
 
-    coming = [  # per sender: the actions whose results it sends here, in its order, less those that have room
-        [a for a in actions if sender != rank and (to := target(a, n_stages)) and to.stage % p == rank]
-        for sender, actions in enumerate(schedule)
-    ]
-    steps, under_way, mine = [], [], schedule[rank]
-    for i, action in enumerate(mine):
-        post = []
-        for needed in (elsewhere(source(a, n_stages)) for a in mine[i : i + 2]):  # this action's, and the next one's
-            while needed and needed in (queue := coming[needed.stage % p]):
-                post.append(queue.pop(0))
-        over = [a for a in under_way if arrived(a, action)]
-        sends = elsewhere(target(action, n_stages)) is not None
-        steps.append(Step(post, elsewhere(source(action, n_stages)), over, action, sends))
-        under_way = [a for a in under_way if a not in over] + [action] * sends
-    return steps
+    lists, under_way = [], []
+    for action, is_sent in zip(mine, sends, strict=True):
+        lists.append([sent for sent in under_way if has_been_used(sent, action)])
+        under_way = [sent for sent in under_way if sent not in lists[-1]] + [action] * is_sent
+    return lists
 
 
 def in_flight(steps):
@@ -98,9 +125,9 @@ def in_flight(steps):
     inbound = outbound = 0
     counts = []
     for step in steps:
-        inbound += len(step.post)
-        outbound -= len(step.over)
+        inbound += len(step.recvs_to_post)
+        outbound -= len(step.sends_completed)
         counts.append((inbound, outbound))
-        inbound -= step.needs is not None
+        inbound -= step.waits_on is not None
         outbound += step.sends
     return counts

@@ -1,10 +1,8 @@
-"""What the activations of a layer take on each rank: one process, tensor parallel, sequence parallel."""
+"""What a rank keeps for backward: of one layer, by how it is split; and by recomputation, beside what that takes."""
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
-from lib.plots.labels import scale, short
-from lib.plots.style import INK, OP_COLOR, RANK_COLORS, finish, on_color, styled
+from lib.plots.draw import bar, grid, page, rows
+from lib.plots.labels import amount, capital, scale
+from lib.plots.style import RANK_COLORS, finish, styled
 
 
 @styled
@@ -17,54 +15,81 @@ def activation_memory(measured, predicted=None, title=None, note=""):
     Raises ValueError for another number of ways, a prediction of another way, or bytes that are not above 0.
     """
     predicted = predicted or {}
-    if not 2 <= len(measured) <= 6 or not set(predicted) <= set(measured):
-        raise ValueError(
-            f"measured {', '.join(measured) or 'nothing'}, predicted {', '.join(predicted) or 'nothing'}: "
-            "measure 2 to 6 ways, predict some of them"
-        )
+    _refuse(measured, predicted, 6)
     for name, n_bytes in [*measured.items(), *predicted.items()]:
         if not n_bytes > 0:
             raise ValueError(f"{name}: {n_bytes} bytes; a layer keeps more than 0")
-    most = max([*measured.values(), *predicted.values()])
-    factor, unit = scale(most, "bytes")
+    factor, unit = scale(max([*measured.values(), *predicted.values()]), "bytes")
     first, whole = next(iter(measured.items()))
-    figure = Figure(figsize=(8, min(4.0, 1.7 + 0.42 * len(measured))))
-    axes = figure.add_subplot()
-    for row, (name, n_bytes) in enumerate(measured.items()):
-        color = RANK_COLORS[row]
-        axes.add_patch(Rectangle((0, row - 0.35), n_bytes / factor, 0.7, fc=color, ec="none", zorder=2))
-        end = max(n_bytes, predicted.get(name, 0))
-        inside = n_bytes > 0.4 * most
-        text = f"{_amount(n_bytes, factor)} {unit}" + f" ({n_bytes / whole:.0%})" * (row > 0)
-        axes.annotate(text, (0 if inside else end / factor, row), xytext=(7, 0), textcoords="offset points",
-                      va="center_baseline", weight="bold", zorder=5,
-                      color=on_color(color) if inside else INK)  # fmt: skip
-        if name in predicted:
-            x = predicted[name] / factor
-            axes.plot([x, x], [row - 0.46, row + 0.46], color=INK, ls=(0, (3, 1.6)), lw=1.8, zorder=4)
-    axes.set(xlim=(0, 1.06 * most / factor), ylim=(len(measured) - 0.5, -0.5), xlabel=f"kept for backward ({unit})")
-    axes.set_yticks(range(len(measured)), measured)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color=OP_COLOR["idle"], lw=0.7)
-    axes.set_axisbelow(True)
-    axes.spines["left"].set_visible(False)
+    figure, axes = page(1.7 + 0.42 * len(measured))
+    _bars(axes, measured, predicted, factor, lambda value, row: f"{unit}" + f" ({value / whole:.0%})" * (row > 0))
+    axes.set_xlabel(f"kept for backward ({unit})")
     least = min(measured, key=measured.get)
-    claim = f"{least}: {measured[least] / whole:.0%} of the activations of {first} on each rank"
-    claim = claim[0].upper() + claim[1:]
-    dashes = " Dashed: the formula." if predicted else ""
+    claim = capital(f"{least}: {measured[least] / whole:.0%} of the activations of {first} on each rank")
     return finish(
         figure,
         title or claim,
-        f"{note} Bars: measured; in percent of {first}.{dashes}".strip(),
+        f"{note} Bars: measured; in percent of {first}.{' Dashed: the formula.' * bool(predicted)}",
         f"Bars of the memory that activations take on a rank, a bar per way to split. {claim}. {note} "
         + " ".join(
-            f"{name}: {_amount(n_bytes, factor)} {unit} measured"
-            + (f", {_amount(predicted[name], factor)} {unit} by the formula." if name in predicted else ".")
+            f"{name}: {amount(n_bytes / factor)} {unit} measured"
+            + (f", {amount(predicted[name] / factor)} {unit} by the formula." if name in predicted else ".")
             for name, n_bytes in measured.items()
         ),
     )
 
 
-def _amount(n_bytes, factor):
-    """Three digits: 2_097_152 bytes in MB -> "2.1"."""
-    return short(float(f"{n_bytes / factor:.3g}"))
+@styled
+def recompute(measured, predicted=None, title=None, note=""):
+    """Two panels, memory and time, a bar per way; a dashed mark where the formula puts it.
+
+    measured: {"keep all": (bytes, seconds), "recompute": (bytes, seconds)}, 2 to 4 ways, the first the one to compare
+    with. predicted: the same, for some or all of the ways. note: a sentence to begin the caption with.
+    Raises ValueError for another number of ways, a prediction of another, or what is not above 0.
+    """
+    predicted = predicted or {}
+    _refuse(measured, predicted, 4)
+    every = [*measured.items(), *predicted.items()]
+    for name, values in every:
+        if len(values) != 2 or min(values) <= 0:
+            raise ValueError(f"{name}: {values} is not (bytes, seconds), both above 0")
+    names = list(measured)
+    factor, unit = scale(max(n_bytes for _, (n_bytes, _) in every), "bytes")
+    figure, panels = page(1.75 + 0.5 * len(names), columns=2, sharey=True)
+    for i, (axes, what, per, of) in enumerate(zip(panels, ("memory", "time"), (factor, 1e-3), (unit, "ms"),
+                                                  strict=True)):  # fmt: skip
+        found, formula = ({name: values[i] for name, values in some.items()} for some in (measured, predicted))
+        words = lambda value, row, of=of, first=found[names[0]]: of + f" (x {value / first:.2f})" * (row > 0)
+        _bars(axes, found, formula, per, words, RANK_COLORS[: len(names)])
+        axes.set_xlabel(f"{what} ({of})")
+    (memory, time), (memory_then, time_then) = measured[names[0]], measured[names[-1]]
+    claim = f"{names[-1]}: {memory_then / memory:.0%} of the memory, {time_then / time:.2f} times as long"
+    words = lambda values: f"{amount(values[0] / factor)} {unit} and {amount(1e3 * values[1])} ms"
+    return finish(
+        figure,
+        title or capital(claim),
+        f"{note} Bars: measured; (x ...): of {names[0]}.{' Dashed: the formula.' * bool(predicted)}",
+        f"Bars of memory and of time, a bar per way. {claim}. {note} "
+        + " ".join(f"{name}, measured: {words(values)}." for name, values in measured.items())
+        + "".join(f" {name}, predicted: {words(values)}." for name, values in predicted.items()),
+    )
+
+
+def _bars(axes, measured, predicted, factor, words, colors=None):
+    """A bar per way, in the unit that is `factor`, its number and words(value, row) on it, and the formula's marks."""
+    longest = max([*measured.values(), *predicted.values()]) / factor
+    for row, (name, value) in enumerate(measured.items()):
+        mark = predicted[name] / factor if name in predicted else None
+        text = f"{amount(value / factor)} {words(value, row)}"
+        bar(axes, row, value / factor, RANK_COLORS[row], text, longest, mark)
+    axes.set_xlim(0, 1.06 * longest)
+    rows(axes, measured, colors)
+    grid(axes, "x")
+
+
+def _refuse(measured, predicted, most):
+    if not 2 <= len(measured) <= most or not set(predicted) <= set(measured):
+        raise ValueError(
+            f"measured {', '.join(measured) or 'nothing'}, predicted {', '.join(predicted) or 'nothing'}: "
+            f"measure 2 to {most} ways, predict some of them"
+        )

@@ -7,8 +7,8 @@ plan 1   tp  ----------------------o  24 GB      filled: inside a node
 
 import math
 
-from matplotlib.figure import Figure
-
+from lib.plots.draw import beside, color_names, grid, numbers, page
+from lib.plots.labels import capital, size_in_words
 from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, RANK_COLORS, finish, styled
 
 AXIS_COLOR = {"tp": RANK_COLORS[4], "pp": RANK_COLORS[0], "dp": RANK_COLORS[1], "cp": RANK_COLORS[3],
@@ -36,8 +36,7 @@ def axis_volume(sent, across=None, who="a GPU", title=None, note=""):
         raise ValueError(f"{', '.join(sent)}: nothing is sent, so there is nothing to draw")
     low, high = 10 ** math.floor(math.log10(min(values) / 2)), 6 * max(values)
     gap = 0.6  # between plans
-    figure = Figure(figsize=(8, min(4.0, 1.6 + 0.21 * (len(rows) + gap * len(sent)))))
-    axes = figure.add_subplot()
+    figure, axes = page(1.6 + 0.21 * (len(rows) + gap * len(sent)))
     y, places = 0.0, []
     for plan in sent:
         top = y
@@ -51,8 +50,7 @@ def axis_volume(sent, across=None, who="a GPU", title=None, note=""):
                 axes.plot([n_bytes], [y], marker="D" if leaves else "o", ms=8 if leaves else 7, mfc=color, mec=PAPER,
                           zorder=3)  # fmt: skip
             words = f"{in_words(n_bytes)}{', across nodes' * (leaves and n_bytes > 0)}"
-            axes.annotate(words, (n_bytes or low, y), xytext=(8, 0), textcoords="offset points", va="center_baseline",
-                          size=9, weight="bold", color=INK if n_bytes else FAINT)  # fmt: skip
+            beside(axes, n_bytes or low, y, words, INK if n_bytes else FAINT, 8, size=9, bbox=None)
             y += 1
         axes.annotate(plan, (0, (top + y - 1) / 2), xycoords=("axes fraction", "data"), xytext=(-34, 0), ha="right",
                       textcoords="offset points", va="center", weight="bold")  # fmt: skip
@@ -61,13 +59,10 @@ def axis_volume(sent, across=None, who="a GPU", title=None, note=""):
             axes.axhline(y - 0.5 - gap / 2, color=OP_COLOR["idle"], lw=0.8)
     axes.set(xscale="log", xlim=(low, high), ylim=(y - gap - 0.4, -0.6), xlabel=f"sent by {who} in a step")
     axes.set_yticks([place for place, _ in places], [axis for _, axis in places])
-    for label, (_, axis) in zip(axes.get_yticklabels(), places, strict=True):
-        label.set(color=AXIS_COLOR[axis], weight="bold")
+    color_names(axes.get_yticklabels(), [AXIS_COLOR[axis] for _, axis in places])
     axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(lambda value, _: in_words(value))
-    axes.xaxis.set_minor_formatter(lambda value, _: "")
-    axes.grid(axis="x", color=OP_COLOR["idle"], lw=0.7)
-    axes.set_axisbelow(True)
+    numbers(axes.xaxis, in_words)
+    grid(axes, "x")
     axes.spines["left"].set_visible(False)
     claim = _claim(sent, across, who)
     return finish(
@@ -96,12 +91,9 @@ def _claim(sent, across, who):
     out = any(across.values())
     totals = leaves if out else {plan: sum(bytes_of.values()) for plan, bytes_of in sent.items()}
     said = "; ".join(f"{in_words(n)} with {plan}" for plan, n in totals.items())
-    return f"{who[0].upper()}{who[1:]} sends {'across nodes' if out else 'in all'}: {said}"
+    return f"{capital(who)} sends {'across nodes' if out else 'in all'}: {said}"
 
 
 def in_words(n_bytes):
     """Three digits: 33554432 -> "33.6 MB"."""
-    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if n_bytes >= 0.9995 * factor:
-            return f"{n_bytes / factor:.3g} {unit}"
-    return f"{n_bytes:.3g} bytes" if n_bytes else "nothing"
+    return size_in_words(n_bytes, 3) if n_bytes else "nothing"

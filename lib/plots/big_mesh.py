@@ -13,9 +13,9 @@ Source of the layout: Narayanan et al. 2021, table 1: their model of 10^12 param
 import math
 
 from matplotlib.collections import PatchCollection
-from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch, Rectangle
 
+from lib.plots.draw import box, middle, page
 from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, finish, on_color, rank_color, styled
 
 TRILLION = {"pp": 64, "dp": 6, "tp": 8}
@@ -38,8 +38,29 @@ def big_mesh(sizes=None, at=(20, 2), title=None, note=""):
     stage, copy = at
     if not (0 <= stage < pp and 0 <= copy < dp):
         raise ValueError(f"at={at}: use a stage from 0 to {pp - 1} and a copy from 0 to {dp - 1}")
-    figure = Figure(figsize=(8, 4))
-    grid, below = figure.subplots(2, gridspec_kw={"height_ratios": [max(2, 0.32 * dp), 1.5]})
+    figure, (grid, below) = page(4, rows=2, gridspec_kw={"height_ratios": [max(2, 0.32 * dp), 1.5]})
+    _nodes(grid, pp, dp, stage, copy)
+    first = (stage * dp + copy) * tp
+    _enlarged(below, first, tp)
+    for start, end in ((stage + 0.1, 0.02), (stage + 0.9, tp + 0.18)):  # from the node to what it holds
+        figure.add_artist(ConnectionPatch((start, copy + 0.9), (end, -0.06), grid.transData, below.transData,
+                                          color=TENSOR, lw=0.9))  # fmt: skip
+    _key(below, pp, dp, tp)
+    n = math.prod(sizes.values())
+    claim = f"{n:,} GPUs: {pp} stages x {dp} copies = {pp * dp} nodes, each with {tp} tensor ranks"
+    return finish(
+        figure,
+        title or claim,
+        f"{note} A small box is a node of {tp} GPUs. rank = (pp * {dp} + dp) * {tp} + tp.",
+        f"A grid of {pp} columns, the stages, and {dp} rows, the copies of the model; a box is a node of {tp} GPUs. "
+        f"{claim}. {note} Marked: the row of copy {copy}, a pipeline of {pp} stages; the column of stage {stage}, a "
+        f"data group of {dp} nodes; and where they cross, enlarged, the tensor group of ranks {first} to "
+        f"{first + tp - 1}.",
+    )
+
+
+def _nodes(grid, pp, dp, stage, copy):
+    """A small box per node, in colour the row and the column that cross at (stage, copy), and their names."""
     colors = {(stage, copy): TENSOR}
     for s in range(pp):
         for c in range(dp):
@@ -60,13 +81,11 @@ def big_mesh(sizes=None, at=(20, 2), title=None, note=""):
     for label, s in zip(grid.get_xticklabels(), stages, strict=True):
         label.set(weight="bold" if s == stage else "normal", color="#9a6a00" if s == stage else INK)
     grid.tick_params(length=0)
-    for spine in grid.spines.values():
-        spine.set_visible(False)
-    first = (stage * dp + copy) * tp
-    _enlarged(below, first, tp)
-    for start, end in ((stage + 0.1, 0.02), (stage + 0.9, tp + 0.18)):  # from the node to what it holds
-        figure.add_artist(ConnectionPatch((start, copy + 0.9), (end, -0.06), grid.transData, below.transData,
-                                          color=TENSOR, lw=0.9))  # fmt: skip
+    grid.spines[:].set_visible(False)
+
+
+def _key(below, pp, dp, tp):
+    """The three groups of which the enlarged node's ranks are, in words, and what they send."""
     words = (
         (PIPELINE, f"a pipeline: {pp} stages, each a node", "activations go from node to node"),
         (DATA, f"a data group: {dp} copies of a stage", "gradients, once per step"),
@@ -74,29 +93,17 @@ def big_mesh(sizes=None, at=(20, 2), title=None, note=""):
     )
     for i, (color, what, sends) in enumerate(words):
         y = -0.06 + 0.67 * i
-        below.add_patch(Rectangle((tp + 0.6, y), 0.3, 0.34, fc=color, ec="none"))
+        box(below, tp + 0.6, y, 0.3, 0.34, color, ec="none")
         below.text(tp + 1.05, y + 0.17, what, va="center_baseline", weight="bold", size=9.5)
         below.text(tp + 1.05, y + 0.45, sends, va="center_baseline", size=8.5, color=FAINT)
-    n = math.prod(sizes.values())
-    claim = f"{n:,} GPUs: {pp} stages x {dp} copies = {pp * dp} nodes, each with {tp} tensor ranks"
-    return finish(
-        figure,
-        title or claim,
-        f"{note} A small box is a node of {tp} GPUs. rank = (pp * {dp} + dp) * {tp} + tp.".strip(),
-        f"A grid of {pp} columns, the stages, and {dp} rows, the copies of the model; a box is a node of {tp} GPUs. "
-        f"{claim}. {note} Marked: the row of copy {copy}, a pipeline of {pp} stages; the column of stage {stage}, a "
-        f"data group of {dp} nodes; and where they cross, enlarged, the tensor group of ranks {first} to "
-        f"{first + tp - 1}.",
-    )
 
 
 def _enlarged(axes, first, tp):
     """The node's GPUs, side by side, each with its rank."""
     axes.set(xlim=(-0.1, 16.4), ylim=(1.75, -0.35))
     axes.axis("off")
-    axes.add_patch(Rectangle((0.02, -0.06), tp + 0.16, 1.12, fc=PAPER, ec=TENSOR, lw=1.6))
+    box(axes, 0.02, -0.06, tp + 0.16, 1.12, PAPER, ec=TENSOR, lw=1.6)
     for i in range(tp):
-        axes.add_patch(Rectangle((i + 0.15, 0.12), 0.9, 0.76, fc=TENSOR, ec="none"))
-        axes.text(i + 0.6, 0.5, str(first + i), ha="center", va="center_baseline", size=9, weight="bold",
-                  color=on_color(TENSOR))  # fmt: skip
-        axes.text(i + 0.6, 1.4, f"tp {i}", ha="center", va="center_baseline", size=8.5, color=FAINT)
+        box(axes, i + 0.15, 0.12, 0.9, 0.76, TENSOR, ec="none")
+        middle(axes, i + 0.6, 0.5, str(first + i), on_color(TENSOR), weight="bold")
+        middle(axes, i + 0.6, 1.4, f"tp {i}", FAINT, 8.5)

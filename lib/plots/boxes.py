@@ -1,4 +1,4 @@
-"""Boxes of a schedule: F, B, I and W on lanes of time, the micro-batch inside. What gantt.py and overlay.py share.
+"""Boxes of a schedule: F, B, I and W on lanes of time, the micro-batch inside. What gantt.py draws.
 
 rank 0  [0][1][2][3]:::::[  0 ][  1 ]      a box: an action, from start to end; its number: the micro-batch
 rank 1  :::[0][1][2][3][ 0 ][  1 ]::       lighter: a later one of the rank's v stages; grey: the rank is idle
@@ -8,11 +8,10 @@ import functools
 
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex, to_rgb
-from matplotlib.patches import Rectangle
 
 from lib.pipeline.simulate import Bar, Simulation
-from lib.plots.labels import short
-from lib.plots.style import FAINT, OP_COLOR, PAPER, on_color, rank_color
+from lib.plots.draw import box, rank_rows, time_axis
+from lib.plots.style import FAINT, OP_COLOR, PAPER, on_color
 
 # A whole backward has the colour of its first half: both send the gradient that the previous stage waits for.
 BOX_COLOR = {"F": OP_COLOR["F"], "B": OP_COLOR["B"], "I": OP_COLOR["B"], "W": OP_COLOR["W"]}
@@ -78,33 +77,19 @@ def draw_boxes(axes, bars, p, n_stages, inches, low=-0.4, high=0.4, dashed=False
     axes.add_collection(boxes)
 
 
-def draw_lanes(axes, p, until):
+def draw_lanes(axes, p, until, color=OP_COLOR["idle"]):
     """The ranks' lanes, idle until something is drawn on them, and their names in their colours."""
     for rank in range(p):
-        axes.add_patch(Rectangle((0, rank - 0.4), until, 0.8, fc=OP_COLOR["idle"], ec="none", zorder=1))
-    axes.set_ylim(p - 0.5, -0.5)
-    axes.set_yticks(range(p), [f"rank {rank}" for rank in range(p)])
-    for label, rank in zip(axes.get_yticklabels(), range(p), strict=True):
-        label.set(color=rank_color(rank), weight="bold")
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+        box(axes, 0, rank - 0.4, until, 0.8, color, ec="none", zorder=1)
+    rank_rows(axes, range(p))
 
 
 def draw_key(axes, kinds, unit, idle=True):
     """Below `axes`: the name of the time axis, and what the colours mean."""
-    axes.set_xlabel(f"time ({unit})", loc="left")
-    axes.xaxis.set_major_formatter(lambda time, _: short(time))
     words = {BOX_COLOR[kind]: text for kind, text in reversed(IN_WORDS.items()) if kind in kinds}
     if {"B", "I"} <= kinds:
         words[BOX_COLOR["B"]] = "backward, or its input gradient"
-    order = [BOX_COLOR[kind] for kind in "FBW" if BOX_COLOR[kind] in words]
-    handles = [Rectangle((0, 0), 1, 1, fc=color, label=words[color]) for color in order]
+    colors = {words[BOX_COLOR[kind]]: BOX_COLOR[kind] for kind in "FBW" if BOX_COLOR[kind] in words}
     if idle:
-        handles.append(Rectangle((0, 0), 1, 1, fc=OP_COLOR["idle"], ec=FAINT, lw=0.4, label="idle"))
-    axes.legend(handles=handles, loc="upper right", bbox_to_anchor=(1, 0), borderaxespad=1.75, ncols=8, frameon=False,
-                borderpad=0, handlelength=1.2, columnspacing=1.2)  # fmt: skip
-
-
-def amount(time):
-    """Three digits: 33 -> "33", 123.456 -> "123", 0.123456 -> "0.123"."""
-    return short(float(f"{time:.3g}"))
+        colors["idle"] = {"fc": OP_COLOR["idle"], "ec": FAINT, "lw": 0.4}
+    time_axis(axes, unit, colors, columnspacing=1.2)

@@ -1,12 +1,10 @@
 """The bubble against the number of micro-batches: what a schedule's formula says, and what comes out."""
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
 
-from lib.plots.style import INK, OP_COLOR, PAPER, RANK_COLORS, finish, styled
-
-DASHED = (0, (5, 2.5))
+from lib.plots.draw import DASHED, grid, heading, page, ticks
+from lib.plots.labels import in_sentences
+from lib.plots.style import PAPER, RANK_COLORS, finish, styled
 
 
 @styled
@@ -29,43 +27,39 @@ def bubble_curve(simulated, formulas, measured=None, title=None, note=""):
     ms = sorted({m for curves in simulated.values() for curve in curves.values() for m in curve})
     color = dict(zip(ps, RANK_COLORS, strict=False))
 
-    figure = Figure(figsize=(8, 3.7))
-    panels = figure.subplots(1, len(simulated), squeeze=False, sharey=True)[0]
+    figure, panels = page(3.7, columns=len(simulated), sharey=True)
     for axes, (name, curves) in zip(panels, simulated.items(), strict=True):
         axes.set(xscale="log", xlim=(0.4 * ms[0], 1.25 * ms[-1]), ylim=(0, 100), xlabel="micro-batches m")
         for p, curve in curves.items():
             if name in formulas:
-                grid = np.geomspace(min(curve), max(curve), 60)
-                axes.plot(grid, [100 * formulas[name](p, m) for m in grid], color=color[p], ls=DASHED, lw=1.4)
-            axes.plot(list(curve), [100 * b for b in curve.values()], color=color[p], lw=0, marker="o", ms=5.5, mew=1.6,
-                      mfc=PAPER, zorder=3)  # fmt: skip
-            found = measured.get(name, {}).get(p, {})
-            axes.plot(list(found), [100 * b for b in found.values()], color=color[p], lw=0, marker="o", ms=5.5,
-                      zorder=4)  # fmt: skip
+                along = np.geomspace(min(curve), max(curve), 60)
+                axes.plot(along, [100 * formulas[name](p, m) for m in along], color=color[p], ls=DASHED, lw=1.4)
+            for of, look in ((curve, {"mew": 1.6, "mfc": PAPER}), (measured.get(name, {}).get(p, {}), {})):
+                axes.plot(list(of), [100 * b for b in of.values()], "o", color=color[p], lw=0, ms=5.5, zorder=3, **look)
             first, text = min(curve), f"p = {p}" if axes is panels[0] else f"{p}"
             axes.annotate(text, (first, 100 * curve[first]), xytext=(3, 4), textcoords="offset points", ha="right",
                           va="bottom", color=color[p], weight="bold", size=9.5)  # fmt: skip
-        axes.set_xticks(ms, [str(m) for m in ms])
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.tick_params(axis="x", which="minor", length=0)
-        axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
-        axes.set_axisbelow(True)
-        axes.set_title(name, loc="left", size=10, weight="bold", color=INK)
+        ticks(axes.xaxis, ms)
+        grid(axes, "y")
+        heading(axes, name)
     panels[0].set_ylabel("bubble (% of all ranks' time)")
     claim = _claim(simulated)
     marks = "Hollow: simulated" + "; filled: measured" * bool(measured) + "; dashed: formula" * bool(formulas)
     return finish(
         figure,
         title or claim,
-        f"{note} {marks}.".strip(),
+        f"{note} {marks}.",
         f"Bubble against the number of micro-batches, a panel per schedule. {claim}. {note} "
         + " ".join(
-            f"{name}, p = {p}, {how}: " + ", ".join(f"{b:.1%} at {m}" for m, b in curve.items()) + "."
+            in_sentences({how: {f"{name}, p = {p}": curve for p, curve in curves.items()}}, _in_words)
             for how, every in (("simulated", simulated), ("measured", measured))
             for name, curves in every.items()
-            for p, curve in curves.items()
         ),
     )
+
+
+def _in_words(curve):
+    return ", ".join(f"{bubble:.1%} at {m}" for m, bubble in curve.items())
 
 
 def _claim(simulated):

@@ -10,9 +10,9 @@ A ring is drawn as a ring and a star as a star; a sum that lacks a rank, or has 
 import math
 
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import Rectangle
 
+from lib.plots.draw import arrow, box, middle, page
 from lib.plots.messages import matched, rounds
 from lib.plots.style import ALARM, INK, PAPER, finish, on_color, rank_color, styled
 
@@ -32,8 +32,8 @@ def ring(results, title=None):
         raise ValueError(f"{len(panels)} rounds on {N} ranks: 2 to 4 ranks and 1 to 8 rounds can be drawn, use nproc=4")
     states, arrived = states_after(results, panels)
     columns = len(panels) if len(panels) <= 3 else math.ceil(len(panels) / 2)
-    figure = Figure(figsize=(8, 4 if len(panels) > 3 else 2.9))
-    grid = list(figure.subplots(math.ceil(len(panels) / columns), columns, squeeze=False).flat)
+    figure, grid = page(4 if len(panels) > 3 else 2.9, math.ceil(len(panels) / columns), columns)
+    grid = grid.ravel()
     for number, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
         _panel(axes, panel, states[number], arrived[number], N, 8 / columns, wrong=number == len(panels) - 1)
         axes.set_title(f"round {number + 1}: {kind(states, arrived, number)}", size=9.5)
@@ -177,23 +177,16 @@ def _panel(axes, panel, state, arrived, N, width, wrong):
             counts = state[rank][chunk]
             total, bad = sum(counts), max(counts) > 1 or (wrong and counts != (1,) * N)
             color = DEPTH(min(1.0, (total - 1) / (N - 1))) if total else PAPER
-            axes.add_patch(Rectangle((left + chunk * cell, low), cell, cell, fc=color, ec=PAPER, lw=0.8, zorder=4))
-            axes.text(left + (chunk + 0.5) * cell, y, str(total), ha="center", va="center_baseline", size=8,
-                      color=on_color(color), zorder=6)  # fmt: skip
+            box(axes, left + chunk * cell, low, cell, cell, color, zorder=4)
+            middle(axes, left + (chunk + 0.5) * cell, y, str(total), on_color(color), 8, zorder=6)
             if bad or (rank, chunk) in arrived:
                 edge, thick = (ALARM, 2.4) if bad else (INK, 1.6)
-                axes.add_patch(
-                    Rectangle((left + chunk * cell, low), cell, cell, fc="none", ec=edge, lw=thick, zorder=5)
-                )
+                box(axes, left + chunk * cell, low, cell, cell, "none", ec=edge, lw=thick, zorder=5)
     pairs = list(dict.fromkeys((e.rank, e.peer) for e in panel))
     for a, b in pairs:
         bend = 0.25 if (b, a) in pairs else 0.0
-        axes.add_patch(
-            FancyArrowPatch(
-                *(places[a], places[b]), patchA=strips[a], patchB=strips[b], shrinkA=4, shrinkB=4, lw=1.5,
-                color=rank_color(a), arrowstyle="-|>", mutation_scale=11, connectionstyle=f"arc3,rad={bend}", zorder=3,
-            )
-        )  # fmt: skip
+        arrow(axes, places[a], places[b], rank_color(a), 1.5, 11, patchA=strips[a], patchB=strips[b], shrinkA=4,
+              shrinkB=4, connectionstyle=f"arc3,rad={bend}", zorder=3)  # fmt: skip
     axes.set(xlim=(-width / 2 + 0.1, width / 2 - 0.1), ylim=(-0.72, 0.72))
     axes.set_aspect("equal")
     axes.axis("off")

@@ -1,14 +1,17 @@
-"""Where a plan's seconds and bytes go: the parts' colours, and bars of them. What plan_ranking and plan_cost share.
+"""Where a plan's seconds and bytes go, part by part: the best plans under each other, or one plan beside the best.
 
     [ matrix products ][ other kernels ][ tp ][ pp ][ bubble ][ dp ][ optimizer ]        tp, pp, dp: messages along it
 
 The cost model knows eleven parts of a step (lib.cost.step); those that a reader would add up anyway are one here.
 """
 
-from matplotlib.patches import Rectangle
+import textwrap
 
+from lib.cost.hardware import GIB
+from lib.plots.draw import DASHES, at_edge, box, grid, key, numbers, page, rows, stack
+from lib.plots.labels import amount, capital
 from lib.plots.memory import PART_COLOR
-from lib.plots.style import OP_COLOR, PAPER, RANK_COLORS, on_color
+from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, finish, styled
 
 SECONDS = {  # what is drawn: (colour, the cost model's components)
     "matrix products": (OP_COLOR["F"], ("matmul",)),
@@ -47,33 +50,123 @@ def grouped(costs, parts):
     return {part: value for part, value in sums.items() if value}
 
 
-def draw_bar(axes, row, found, parts, end, inches, words=str, height=0.66, hatch=None):
-    """The parts end to end on one row, each with its number where there is room. Returns where the bar ends.
+@styled
+def plan_ranking(plans, room, title=None, note=""):
+    """A bar per plan of the parts of its step; at its end the seconds, and the memory of the fullest GPU.
 
-    found: {part: length}; end: of the axis; inches: how long the axis is on the page; words: a number as text.
+    plans: [(plan, {component: seconds}, bytes), ...], 1 to 9, in the order to show: a Plan or words, the components of
+    `lib.cost.step.step_seconds`, the memory. room: bytes that a plan may need; the bars of those that need more are
+    hatched. note: a sentence to begin the caption with.
+    Raises ValueError for another number of plans, or components that are not known.
     """
-    start = 0.0
-    for part, size in found.items():
-        color, wide = parts[part][0], size / end * inches
-        axes.add_patch(Rectangle((start, row - height / 2), size, height, fc=color, ec=PAPER, lw=0.8 * (wide > 0.06),
-                                 zorder=2))  # fmt: skip
-        text = words(size)
-        if wide > 0.085 * len(text) + 0.06:
-            label = axes.text(start + size / 2, row, text, ha="center", va="center_baseline", size=8.5, zorder=5,
-                              color=on_color(color))  # fmt: skip
-            label.set_in_layout(False)  # inside the axes: laying out without it is faster, for a slider
-        start += size
-    if hatch:
-        axes.add_patch(
-            Rectangle((0, row - height / 2), start, height, fc="none", ec=PAPER, hatch=hatch, lw=0, zorder=3)
-        )
-    return start
+    if not 1 <= len(plans) <= 9:
+        raise ValueError(f"{len(plans)} plans: 1 to 9 can be read")
+    names = [name_of(plan) for plan, _, _ in plans]
+    parts = [grouped(costs, SECONDS) for _, costs, _ in plans]
+    totals, needs = [sum(found.values()) for found in parts], [n_bytes for _, _, n_bytes in plans]
+    fits = [row for row in range(len(plans)) if needs[row] <= room]
+    figure, axes = page(1.75 + 0.3 * len(plans))
+    axes.set_xlabel("time of a step (s)")
+    labels = ["\n".join(textwrap.wrap(name, 40)) for name in names]
+    _bars(axes, labels, parts, SECONDS, 1.02 * max(totals), 4.3, size=8 if len(plans) > 5 else 8.5, linespacing=0.9)
+    for row, (total, n_bytes) in enumerate(zip(totals, needs, strict=True)):
+        place = {"textcoords": "offset points", "ha": "right"}
+        at_edge(axes, row, f"{amount(total)} s", 1, xytext=(48, 0), **place)
+        color = INK if row in fits else ALARM
+        at_edge(axes, row, f"{n_bytes / GIB:.0f} GiB", 1, xytext=(104, 0), color=color, **place)
+        if row not in fits:
+            _hatch(axes, row, 0, total)
+    claim = _claim(names, totals, needs, fits, room)
+    hatched = " Hatched: does not fit." if len(fits) < len(plans) else ""
+    return finish(
+        figure,
+        title or claim,
+        f"{note} tp, pp, dp: messages along that axis. Right: a step, and the memory of the fullest GPU, of "
+        f"{room / GIB:.0f} GiB to use.{hatched}",
+        f"Bars of the time of a step, a bar per plan. {claim}. {note} "
+        + " ".join(
+            f"{name}: {amount(total)} s ({_listed(found)}), "
+            f"{n_bytes / GIB:.0f} GiB{'' if row in fits else ', does not fit'}."
+            for row, (name, total, found, n_bytes) in enumerate(zip(names, totals, parts, needs, strict=True))
+        ),
+    )
 
 
-def draw_key(axes, used, parts):
-    """Above `axes`: the colours of the parts that are used, in their order."""
-    handles = [Rectangle((0, 0), 1, 1, fc=parts[part][0], label=part) for part in parts if part in used]
-    columns = 8 if len(used) < 8 else 4
-    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.3, ncols=columns,
-                frameon=False, borderpad=0, handlelength=1.0, handletextpad=0.4, columnspacing=0.9,
-                fontsize=9)  # fmt: skip
+@styled
+def plan_cost(plans, memory, room, title=None, note=""):
+    """Two panels, a bar per plan in each: bytes on the fullest GPU, and seconds of a step, by component.
+
+    plans: {"yours": ({component: bytes}, {component: seconds}), "the best": ...}, 1 to 3, as of
+    `lib.cost.memory.memory` and `lib.cost.step.step_seconds`; the first is the one that the title speaks of.
+    memory: of a GPU, bytes; room: how many of them a plan may need. note: a sentence to begin the caption with.
+    Raises ValueError for another number of plans, or components that are not known.
+    """
+    if not 1 <= len(plans) <= 3:
+        raise ValueError(f"{len(plans)} plans: 1 to 3 can be read")
+    needs = {name: grouped({c: n / GIB for c, n in parts.items()}, BYTES) for name, (parts, _) in plans.items()}
+    takes = {name: grouped(seconds, SECONDS) for name, (_, seconds) in plans.items()}
+    gib, seconds = ({name: sum(parts.values()) for name, parts in of.items()} for of in (needs, takes))
+    usable, whole = room / GIB, memory / GIB
+    figure, (upper, lower) = page(2.75 + 0.32 * len(plans), rows=2)
+    _bars(upper, plans, needs.values(), BYTES, 1.02 * max(*gib.values(), 1.03 * whole), 5.8)
+    _bars(lower, plans, takes.values(), SECONDS, 1.02 * max(seconds.values()), 5.8)
+    for axes, totals, unit in ((upper, gib, "GiB"), (lower, seconds, "s")):
+        for row, total in enumerate(totals.values()):
+            over = unit == "GiB" and total > usable
+            if over:
+                _hatch(axes, row, usable, total)
+            at_edge(axes, row, f"{amount(total)} {unit}", color=ALARM if over else INK)
+    upper.axvspan(usable, whole, color=FAINT, alpha=0.28, lw=0, zorder=0)
+    upper.axvline(whole, color=INK, lw=1.6, zorder=4)
+    upper.axvline(usable, color=INK, lw=1.2, ls=DASHES, zorder=4)
+    upper.set_xlabel("memory of the fullest GPU (GiB)", loc="left")
+    lower.set_xlabel("time of a step (s)", loc="left")
+    first = next(iter(plans))
+    fits = "fits" if gib[first] <= usable else "does not fit"
+    claim = f"{first} {fits}: {amount(gib[first])} of {usable:.0f} GiB; {amount(seconds[first])} s a step"
+    return finish(
+        figure,
+        title or capital(claim),
+        f"{note} tp, pp, dp: messages along that axis. Upright: the GPU's {whole:.0f} GiB; grey: left for peaks that "
+        "are not modelled.",
+        f"Bars of memory and of the time of a step, by component. {f'{title}. ' if title else ''}{claim}. {note} "
+        + " ".join(
+            f"{name}: {amount(gib[name])} GiB ({_listed(needs[name])}); "
+            f"{amount(seconds[name])} s ({_listed(takes[name])})."
+            for name in plans
+        ),
+    )
+
+
+def _bars(axes, names, plans, parts, end, inches, **look):
+    """A bar per plan on an axis that ends at `end` and is so many inches long, and the key of its parts above it."""
+    axes.set_xlim(0, end)
+    rows(axes, names, **look)
+    numbers(axes.xaxis)
+    grid(axes, "x")
+    color = {part: of[0] for part, of in parts.items()}
+    for row, found in enumerate(plans):
+        stack(axes, row, found, color, inches / end, 0.66, 8.5)
+    used = {part: color[part] for part in parts if any(part in found for found in plans)}
+    key(axes, used, ncols=8 if len(used) < 8 else 4, handlelength=1.0, handletextpad=0.4, columnspacing=0.9, fontsize=9)
+
+
+def _hatch(axes, row, start, end):
+    """What does not fit."""
+    box(axes, start, row - 0.33, end - start, 0.66, "none", hatch="////", lw=0, zorder=3)
+
+
+def _claim(names, totals, needs, fits, room):
+    if not fits:
+        return f"None of these fits into {room / GIB:.0f} GiB: the smallest needs {min(needs) / GIB:.0f}"
+    best = min(fits, key=lambda row: totals[row])
+    faster = [row for row in range(len(totals)) if totals[row] < totals[best]]
+    least = min((totals[row] for row in fits if row != best), default=None)
+    claim = f"Fastest{' that fits' * bool(faster)}: {names[best]}, {amount(totals[best])} s"
+    if faster:
+        return f"{claim}; {len(faster)} would be faster, but need{'s' * (len(faster) == 1)} too much memory"
+    return f"{claim}; the next takes {least / totals[best] - 1:.1%} longer" if least else claim
+
+
+def _listed(parts):
+    return ", ".join(f"{part} {amount(value)}" for part, value in parts.items())

@@ -1,12 +1,13 @@
-"""Time against message size, on two logarithmic axes: predictions dashed, measurements solid."""
+"""Time on two logarithmic axes, of a collective against size and of a layer against tp: predictions dashed."""
 
+import math
 from itertools import pairwise
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from lib.plots.labels import spread
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, RANK_COLORS, finish, styled
+from lib.plots.draw import above, curves, grid, named_ends, page, ticks
+from lib.plots.labels import capital, in_sentences, lines_in_words, size_in_words, time_in_words
+from lib.plots.style import FAINT, INK, PAPER, RANK_COLORS, finish, styled
 
 
 @styled
@@ -31,21 +32,12 @@ def cost_curves(measured, predicted, title=None, at=None, note=""):
     color = dict(zip(names, RANK_COLORS, strict=False))
     judged = measured or predicted  # whose crossings count
 
-    figure = Figure(figsize=(8, 4))
-    axes = figure.add_subplot()
+    figure, axes = page(4)
     axes.set(xscale="log", yscale="log", xlabel="size of the tensor", ylabel="time")
-    for name, (sizes, seconds) in predicted.items():
-        axes.plot(sizes, seconds, color=color[name], ls=(0, (5, 2.5)), lw=1.6)
-    for name, (sizes, seconds) in measured.items():
-        axes.plot(sizes, seconds, color=color[name], marker="o", ms=4.5, lw=2)
-    ends = {name: (measured.get(name) or predicted[name])[1][-1] for name in names}
+    ends = curves(axes, measured, predicted, color)
     low, high = axes.get_ylim()
-    low /= 1.5  # room for the labels under the diamonds
-    axes.set_ylim(low, high)
-    places = spread([np.log10(y) for y in ends.values()], 0.056 * np.log10(high / low))
-    for name, y in zip(names, places, strict=True):
-        axes.annotate(name, (1.015, 10**y), xycoords=("axes fraction", "data"), color=color[name], va="center",
-                      weight="bold")  # fmt: skip
+    axes.set_ylim(low / 1.5, high)  # room for the labels under the diamonds
+    named_ends(axes, ends, 0.056)
     takeovers = crossings(judged)
     for size, seconds, _, _ in takeovers:
         axes.plot([size], [seconds], marker="D", ms=8, mfc=PAPER, mec=INK, mew=1.8, zorder=6)
@@ -55,31 +47,81 @@ def cost_curves(measured, predicted, title=None, at=None, note=""):
         axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
         for name, curve in judged.items():
             axes.plot([at], [_time_at(curve, at)], marker="o", ms=6, mfc=PAPER, mec=color[name], mew=2, zorder=5)
-        axes.annotate(size_in_words(at), (at, 1), xycoords=("data", "axes fraction"), xytext=(0, 2), color=FAINT,
-                      textcoords="offset points", ha="center", va="bottom")  # fmt: skip
-    first, last = min(min(s) for s, _ in judged.values()), max(max(s) for s, _ in judged.values())
-    axes.set_xlim(first / 1.15, last * 1.15)
-    _ticks(axes)
-    axes.grid(which="major", color=OP_COLOR["idle"], lw=0.7)
-    axes.set_axisbelow(True)
+        above(axes, at, size_in_words(at), color=FAINT)
+    axes.set_xlim(min(min(x) for x, _ in judged.values()) / 1.15, max(max(x) for x, _ in judged.values()) * 1.15)
+    for axis, words in ((axes.xaxis, size_in_words), (axes.yaxis, time_in_words)):
+        low, high = np.log10(axis.get_view_interval())
+        ticks(axis, [10.0**e for e in range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)], words)
+    grid(axes)
 
     claim = _claim(judged, takeovers, at)
-    lines = "; ".join(
-        line for line in ("solid: measured" * bool(measured), "dashed: predicted" * bool(predicted)) if line
-    )
     marks = " Diamond: from this size on another is the fastest." if takeovers else ""
     return finish(
         figure,
         title or claim,
-        f"{note} {lines[0].upper()}{lines[1:]}.{marks}".strip(),
+        f"{note} {lines_in_words(measured, predicted)}.{marks}",
         f"Line chart of time against size on logarithmic axes. {claim}. {note} "
-        + " ".join(
-            f"{name}, {how}: {time_in_words(y[0])} at {size_in_words(x[0])} to {time_in_words(y[-1])} at "
-            f"{size_in_words(x[-1])}."
-            for how, curves in (("measured", measured), ("predicted", predicted))
-            for name, (x, y) in curves.items()
+        + in_sentences({"measured": measured, "predicted": predicted}, _from_to),
+    )
+
+
+@styled
+def tp_volume(measured, predicted, title=None, note="", at=None):
+    """A curve per link, on logarithmic axes; a diamond where a layer is fastest.
+
+    measured, predicted: {"inside a node": ([1, 2, 4, 8], seconds), "across nodes": ...}; either may be {}. The same
+    name has the same colour in both. A curve that begins with tp=1 also shows what halving the work at each doubling
+    would give. note: a sentence to begin the caption with. at: a tp, to be marked (a slider's).
+    Raises ValueError for nothing to draw, unequal lengths, or values that a logarithm does not have.
+    """
+    names = list(dict.fromkeys([*measured, *predicted]))
+    if not 1 <= len(names) <= len(RANK_COLORS):
+        raise ValueError(f"{len(names)} links: 1 to {len(RANK_COLORS)} can be told apart")
+    for name, (tp, seconds) in [*measured.items(), *predicted.items()]:
+        if np.ndim(tp) != 1 or np.shape(tp) != np.shape(seconds) or len(tp) == 0:
+            raise ValueError(f"{name}: {np.shape(tp)} values of tp and {np.shape(seconds)} times must be one length")
+        if min(tp) < 1 or min(seconds) <= 0:
+            raise ValueError(f"{name}: tp {min(tp)} or time {min(seconds):g}; tp begins with 1, and time is above 0")
+    color, judged = dict(zip(names, RANK_COLORS, strict=False)), measured or predicted
+    degrees = sorted({int(n) for tp, _ in [*measured.values(), *predicted.values()] for n in tp})
+
+    figure, axes = page(3.7)
+    axes.set(xscale="log", yscale="log", xlabel="tp", ylabel="time of a layer")
+    starts = [seconds[0] for tp, seconds in judged.values() if tp[0] == 1]
+    if starts:
+        axes.plot(degrees, [max(starts) / n for n in degrees], color=FAINT, lw=1.2, zorder=1)
+        axes.annotate("nothing sent: 1/tp", (degrees[-1], max(starts) / degrees[-1]), xytext=(-4, -5), size=9,
+                      textcoords="offset points", color=FAINT, ha="right", va="top")  # fmt: skip
+    ends = curves(axes, measured, predicted, color)
+    best = {name: int(np.argmin(seconds)) for name, (_, seconds) in judged.items()}
+    for name, i in best.items():
+        tp, seconds = judged[name]
+        axes.plot([tp[i]], [seconds[i]], marker="D", ms=8, mfc=PAPER, mec=color[name], mew=2, zorder=6)
+    low, high = axes.get_ylim()
+    axes.set(ylim=(low / 1.25, high * 1.1), xlim=(degrees[0] / 1.06, degrees[-1] * 1.06))
+    named_ends(axes, ends, 0.075)
+    if at is not None:
+        axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
+    ticks(axes.xaxis, degrees)
+    steps = [f * 10.0**e for e in range(-9, 4) for f in (1, 2, 5)]
+    ticks(axes.yaxis, [t for t in steps if low / 1.25 <= t <= high * 1.1], time_in_words)
+    grid(axes)
+    claim = "; ".join(_of_one(name, judged[name], i) for name, i in best.items())
+    return finish(
+        figure,
+        title or capital(claim),
+        f"{note} {lines_in_words(measured, predicted)}. Diamond: the fastest.",
+        f"Time of a layer against tp on logarithmic axes. {capital(claim)}. {note} "
+        + in_sentences(
+            {"measured": measured, "predicted": predicted},
+            lambda curve: ", ".join(f"{time_in_words(s)} at {n}" for n, s in zip(*curve, strict=True)),
         ),
     )
+
+
+def _from_to(curve):
+    x, y = curve
+    return f"{time_in_words(y[0])} at {size_in_words(x[0])} to {time_in_words(y[-1])} at {size_in_words(x[-1])}"
 
 
 def crossings(curves):
@@ -132,26 +174,8 @@ def _time_at(curve, size):
     return float(np.exp(np.interp(np.log(size), np.log(sizes), np.log(seconds))))
 
 
-def _ticks(axes):
-    """Powers of ten by their names: 1 KB, 100 µs."""
-    for axis, words in ((axes.xaxis, size_in_words), (axes.yaxis, time_in_words)):
-        low, high = axis.get_view_interval()
-        exponents = range(int(np.ceil(np.log10(low) - 1e-9)), int(np.floor(np.log10(high) + 1e-9)) + 1)
-        axis.set_ticks([10.0**e for e in exponents], [words(10.0**e) for e in exponents])
-        axis.set_ticks([], minor=True)
-
-
-def size_in_words(n_bytes):
-    """Two digits: 1234 -> "1.2 KB", 1e9 -> "1 GB"; powers of 1000."""
-    return _scaled(n_bytes, (("B", 1), ("KB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12)))
-
-
-def time_in_words(seconds):
-    """Two digits: 0.00123 -> "1.2 ms"."""
-    return _scaled(seconds, (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1)))
-
-
-def _scaled(value, units):
-    value = float(f"{value:.2g}")
-    unit, factor = [u for u in units if value >= 0.999 * u[1]][-1:][0] if value >= units[0][1] else units[0]
-    return f"{float(f'{value / factor:.6g}'):,g} {unit}"
+def _of_one(name, curve, best):
+    """What is the fastest on this link, and what the most ranks cost where they are not."""
+    tp, seconds = curve
+    words = f"{name} tp={tp[best]} is the fastest, {time_in_words(seconds[best])}"
+    return words if best == len(tp) - 1 else f"{words} (tp={tp[-1]}: {time_in_words(seconds[-1])})"

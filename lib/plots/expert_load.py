@@ -8,9 +8,9 @@
 """
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
+from lib.plots.draw import heading, numbers, page, paper
 from lib.plots.style import INK, PAPER, finish, on_color, rank_color, styled
 
 ON_DARK = withStroke(linewidth=2.4, foreground=PAPER)  # a dark line is seen on dark bands too
@@ -37,29 +37,15 @@ def expert_load(loads, titles, capacity=None, every=1, title=None, note=""):
             raise ValueError(f"{name}: from {load.min():g}, in all from {load.sum(1).min():g} a step; a load is 0 or "
                              "more, and a step has tokens")  # fmt: skip
     shares = [load / load.sum(1, keepdims=True) for load in loads]
-    figure = Figure(figsize=(8, 3.8))
-    panels = figure.subplots(1, len(loads), squeeze=False, sharey=True)[0]
+    figure, panels = page(3.8, columns=len(loads), sharey=True)
     for axes, name, share in zip(panels, titles, shares, strict=True):
-        steps, E = share.shape
-        x, edges = every * np.arange(steps), np.hstack([np.zeros((steps, 1)), share.cumsum(1)])
-        for e in range(E):
-            color, low, high = rank_color(e), edges[:, e], edges[:, e + 1]
-            axes.fill_between(x, low, high, color=color, lw=0, zorder=1)
-            if capacity is not None:
-                fits = np.minimum(high, low + capacity / E)
-                axes.fill_between(x, fits, high, where=high > fits, fc="none", ec=PAPER, hatch="/////", lw=0, zorder=2)
-            axes.plot(x, high, color=PAPER, lw=0.8, zorder=3)
-            if share[-1, e] > 0.05:
-                axes.annotate(str(e), (0.985, (low[-1] + high[-1]) / 2), xycoords=("axes fraction", "data"), size=9,
-                              ha="right", va="center_baseline", zorder=6, weight="bold", color=on_color(color),
-                              bbox={"boxstyle": "round,pad=0.1", "fc": color, "ec": "none"})  # fmt: skip
-        for e in range(1, E):
-            axes.axhline(e / E, color=INK, ls=(0, (5, 2.5)), lw=1.1, zorder=5, path_effects=[ON_DARK])
-        axes.set(xlim=(0, x[-1]), ylim=(1, 0), xlabel="step")
-        axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
+        _bands(axes, every * np.arange(len(share)), share, capacity)
+        axes.set(xlim=(0, every * (len(share) - 1)), ylim=(1, 0), xlabel="step")
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
+        numbers(axes.yaxis, "{:.0%}".format)
         busiest = f"busiest {share[-1].max():.0%}"
         over = None if capacity is None else f"{_over(share[-1:], capacity):.0%} over capacity"
-        axes.set_title(f"{name}: {over or busiest}", loc="left", size=10, weight="bold")
+        heading(axes, f"{name}: {over or busiest}")
     panels[0].set_ylabel("share of the tokens")
     E = shares[0].shape[1]
     ends = [f"{share[-1].max():.0%}{' of the tokens' * (i == 0)} ({titles[i]})" for i, share in enumerate(shares)]
@@ -68,7 +54,7 @@ def expert_load(loads, titles, capacity=None, every=1, title=None, note=""):
     return finish(
         figure,
         title or claim,
-        f"{note} A band: an expert. Dashed: where they would part with 1/E each.{hatched}".strip(),
+        f"{note} A band: an expert. Dashed: where they would part with 1/E each.{hatched}",
         f"Shares of the tokens that each expert gets over training, as bands, a panel per run. {claim}. Even would be "
         f"{1 / E:.1%} each. {note} "
         + " ".join(
@@ -78,6 +64,25 @@ def expert_load(loads, titles, capacity=None, every=1, title=None, note=""):
             for name, share in zip(titles, shares, strict=True)
         ),
     )
+
+
+def _bands(axes, x, share, capacity):
+    """A band per expert, hatched over its capacity, and dashed where the bands would part at 1/E each."""
+    steps, E = share.shape
+    edges = np.hstack([np.zeros((steps, 1)), share.cumsum(1)])
+    for e in range(E):
+        color, low, high = rank_color(e), edges[:, e], edges[:, e + 1]
+        axes.fill_between(x, low, high, color=color, lw=0, zorder=1)
+        if capacity is not None:
+            fits = np.minimum(high, low + capacity / E)
+            axes.fill_between(x, fits, high, where=high > fits, fc="none", ec=PAPER, hatch="/////", lw=0, zorder=2)
+        axes.plot(x, high, color=PAPER, lw=0.8, zorder=3)
+        if share[-1, e] > 0.05:
+            axes.annotate(str(e), (0.985, (low[-1] + high[-1]) / 2), xycoords=("axes fraction", "data"), size=9,
+                          ha="right", va="center_baseline", zorder=6, weight="bold", color=on_color(color),
+                          bbox=paper(0.1, color))  # fmt: skip
+    for e in range(1, E):
+        axes.axhline(e / E, color=INK, ls=(0, (5, 2.5)), lw=1.1, zorder=5, path_effects=[ON_DARK])
 
 
 def _over(share, capacity):

@@ -7,11 +7,11 @@
 Times are a simulation's, or those that ranks measured: see boxes.py.
 """
 
-from matplotlib.figure import Figure
-
 from lib.pipeline.actions import count_stages
-from lib.plots.boxes import amount, draw_boxes, draw_key, draw_lanes, on_clock
-from lib.plots.style import FAINT, finish, styled
+from lib.plots.boxes import draw_boxes, draw_key, draw_lanes, on_clock
+from lib.plots.draw import LANE, above, at_edge, heading, page
+from lib.plots.labels import amount
+from lib.plots.style import FAINT, INK, finish, styled
 
 ORDINALS = ("first", "second", "third", "fourth")
 
@@ -26,8 +26,7 @@ def gantt(timed, unit=None, title=None, note=""):
     """
     timed, unit = on_clock(timed, unit)
     p, n_stages, makespan = len(timed.schedule), count_stages(timed.schedule), timed.makespan
-    figure = Figure(figsize=(8, min(4.0, 1.75 + 0.32 * p)))
-    axes = figure.add_subplot()
+    figure, axes = page(1.75 + 0.32 * p)
     draw_lanes(axes, p, makespan)
     inches = 5.9 / makespan, (figure.get_figheight() - 1.5) / p
     draw_boxes(axes, timed.bars, p, n_stages, inches)
@@ -36,10 +35,9 @@ def gantt(timed, unit=None, title=None, note=""):
         (1.075, "idle", [f"{bubble:.0%}" for bubble in timed.bubbles]),
         (1.165, "keeps", timed.peak_kept),
     ):
-        place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center_baseline"}
-        axes.annotate(header, (x, -0.78), color=FAINT, **place)
+        at_edge(axes, -0.78, header, x, color=FAINT, ha="right", weight="normal")
         for rank, value in enumerate(values):
-            axes.annotate(f"{value}", (x, rank), weight="bold", **place)
+            at_edge(axes, rank, f"{value}", x, ha="right")
     below = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}
     axes.annotate(f"{timed.bubble:.0%}", (1.075, 0), xytext=(0, -2), ha="right", weight="bold", **below)
     axes.annotate("of all", (1.085, 0), xytext=(0, -2), ha="left", color=FAINT, **below)
@@ -49,9 +47,9 @@ def gantt(timed, unit=None, title=None, note=""):
         figure,
         title or claim,
         f"{note} In a box: its micro-batch.{_shades(n_stages // p)} Keeps: most micro-batches"
-        f"{' x stages' * (n_stages > p)} whose backward is not done.".strip(),
+        f"{' x stages' * (n_stages > p)} whose backward is not done.",
         f"Gantt chart of a schedule on {p} ranks. {f'{title}. ' if title else ''}{claim}. {note} {_of_ranks(timed)}",
-    )  # fmt: skip
+    )
 
 
 @styled
@@ -74,15 +72,14 @@ def gantts(schedules, unit=None, title=None, note=""):
     longest = max(each.makespan for each in timed.values())
     lane = max(0.13, min(0.25, (2.8 - 0.3 * len(timed)) / sum(ranks)))  # inches
 
-    figure = Figure(figsize=(8, 1.2 + 0.3 * len(timed) + lane * sum(ranks)))
-    panels = figure.subplots(len(timed), sharex=True, squeeze=False, gridspec_kw={"height_ratios": ranks})[:, 0]
+    figure, panels = page(1.2 + 0.3 * len(timed) + lane * sum(ranks), rows=len(timed), most=9.0, sharex=True,
+                          gridspec_kw={"height_ratios": ranks})  # fmt: skip
     for axes, (name, each), p in zip(panels, timed.items(), ranks, strict=True):
         draw_lanes(axes, p, each.makespan)
         draw_boxes(axes, each.bars, p, count_stages(each.schedule), (7.0 / longest, lane))
         axes.tick_params(axis="y", labelsize=min(10, 58 * lane))
         axes.axvline(each.makespan, color=FAINT, lw=1.2, zorder=0)
-        axes.set_title(f"{name}: {amount(each.makespan)} {unit}, bubble {each.bubble:.0%}", loc="left", size=10,
-                       weight="bold", pad=3)  # fmt: skip
+        heading(axes, f"{name}: {amount(each.makespan)} {unit}, bubble {each.bubble:.0%}", pad=3)
         axes.set_xlim(0, 1.005 * longest)
         axes.tick_params(axis="x", length=0 if axes is not panels[-1] else 3)
     draw_key(panels[-1], {bar.action.kind for each in timed.values() for bar in each.bars}, unit)
@@ -91,9 +88,61 @@ def gantts(schedules, unit=None, title=None, note=""):
     return finish(
         figure,
         title or claim,
-        f"{note} One time axis for all. In a box: its micro-batch.{_shades(most)}".strip(),
+        f"{note} One time axis for all. In a box: its micro-batch.{_shades(most)}",
         f"Gantt charts of {len(timed)} schedules on one time axis. {claim}. {note} "
         + " ".join(f"{name}: {amount(each.makespan)} {unit}. {_of_ranks(each)}" for name, each in timed.items()),
+    )
+
+
+@styled
+def simulated_and_measured(simulation, bars, title=None, note=""):
+    """The same schedule twice on one axis, two thin lanes per rank, and by how much the simulation is off.
+
+    rank 0   ' 0 '' 1 '' 2 '      ' 0 '' 1 '        above, dashed: the simulation
+             [ 0 ][ 1 ][ 2  ]     [  0 ][ 1  ]      below, filled: the ranks
+
+    simulation: a Simulation with times in seconds. bars: the Bars of all ranks, in seconds, as `record` got them.
+    Each begins at 0 with its first action. note: a sentence to begin the caption with, such as p and m.
+    Raises ValueError if a rank did other actions than the simulation's, or in another order.
+    """
+    (simulated, _), (measured, _) = on_clock(simulation, "s"), on_clock(bars, "s")
+    p, n_stages = len(simulated.schedule), count_stages(simulated.schedule)
+    if len(measured.schedule) != p:
+        raise ValueError(f"{len(measured.schedule)} ranks measured, {p} simulated: draw the same schedule")
+    for rank, (said, did) in enumerate(zip(simulated.schedule, measured.schedule, strict=True)):
+        if list(said) != list(did):
+            raise ValueError(f"rank {rank} measured {' '.join(map(str, did))}, simulated {' '.join(map(str, said))}: "
+                             "draw the same schedule")  # fmt: skip
+    off = measured.makespan / simulated.makespan - 1
+    longest = max(simulated.makespan, measured.makespan)
+
+    figure, axes = page(1.6 + 0.48 * p)
+    draw_lanes(axes, p, longest, LANE)  # outlines are not seen on grey
+    inches = 7.0 / longest, (figure.get_figheight() - 1.5) / p
+    draw_boxes(axes, simulated.bars, p, n_stages, inches, low=-0.38, high=-0.03, dashed=True)
+    draw_boxes(axes, measured.bars, p, n_stages, inches, low=0.0, high=0.38)
+    ends = {"simulated": (simulated.makespan, (0, (4, 2)), 10.5), "measured": (measured.makespan, "-", 0)}
+    for name, (end, dashes, up) in ends.items():
+        axes.axvline(end, color=INK, lw=1.4, ls=dashes, zorder=3)
+        text = f"{name} {amount(end)} ms" + f", {off:+.1%}" * (name == "measured")
+        above(axes, end, text, xytext=(0, 3 + up), ha="right", weight="bold", size=9)
+    axes.set_xlim(0, 1.003 * longest)
+    axes.spines["bottom"].set_color(FAINT)
+    draw_key(axes, {bar.action.kind for bar in measured.bars}, "ms", idle=False)
+    claim = (
+        f"Measured {amount(measured.makespan)} ms, simulated {amount(simulated.makespan)} ms: "
+        f"{abs(off):.1%} {'longer' if off >= 0 else 'shorter'}"
+    )
+    each = "; ".join(
+        f"rank {r} is idle {s:.0%} simulated, {m:.0%} measured"
+        for r, (s, m) in enumerate(zip(simulated.bubbles, measured.bubbles, strict=True))
+    )
+    return finish(
+        figure,
+        title or claim,
+        f"{note} Dashed: simulated. Filled: measured; in a box: its micro-batch. Upright: the ends.",
+        f"Gantt chart of a schedule on {p} ranks, simulated and measured. {claim}. {note} Bubble "
+        f"{simulated.bubble:.1%} simulated, {measured.bubble:.1%} measured: {each}.",
     )
 
 

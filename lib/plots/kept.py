@@ -7,11 +7,10 @@ rank 3      _/^^\_     8             /\/\/\/\   1
 
 from itertools import accumulate
 
-from matplotlib.figure import Figure
-
 from lib.plots.boxes import on_clock
-from lib.plots.labels import short
-from lib.plots.style import INK, OP_COLOR, finish, rank_color, styled
+from lib.plots.draw import at_edge, grid, heading, numbers, page
+from lib.plots.labels import amount, capital
+from lib.plots.style import INK, finish, rank_color, styled
 
 
 @styled
@@ -40,8 +39,7 @@ def kept_over_time(schedules, limits=None, bytes_each=None, unit=None, title=Non
     peaks = {name: [max(live for _, live in of_rank) for of_rank in steps[name]] for name in schedules}
     most = max(max(peak) for peak in peaks.values())
 
-    figure = Figure(figsize=(8, min(4.0, 1.5 + 0.62 * p)))
-    panels = figure.subplots(p, len(schedules), squeeze=False, sharex=True, sharey=True)
+    figure, panels = page(1.5 + 0.62 * p, p, len(schedules), sharex=True, sharey=True)
     for column, (name, (timed, unit_name)) in enumerate(on_clocks.items()):
         for rank, axes in enumerate(panels[:, column]):
             times, live = zip(*steps[name][rank], (timed.makespan, 0), strict=True)
@@ -50,32 +48,31 @@ def kept_over_time(schedules, limits=None, bytes_each=None, unit=None, title=Non
             axes.step(times, heights, where="post", color=rank_color(rank), lw=1.5)
             if name in limits:
                 axes.axhline(each * limits[name][rank], color=INK, ls=(0, (4, 2.5)), lw=1.2, zorder=3)
-            axes.annotate(_amount(each * peaks[name][rank]), (1.01, each * peaks[name][rank]), weight="bold", size=9.5,
-                          xycoords=("axes fraction", "data"), color=rank_color(rank), va="center")  # fmt: skip
+            most_here = each * peaks[name][rank]
+            at_edge(axes, most_here, amount(most_here), 1.01, size=9.5, color=rank_color(rank), va="center")
             axes.set(ylim=(0, 1.12 * each * most))
-            axes.set_yticks([0, each * most], ["", _amount(each * most)])
-            axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
-            axes.set_axisbelow(True)
+            axes.set_yticks([0, each * most], ["", amount(each * most)])
+            grid(axes, "y")
             if column == 0:
                 axes.set_ylabel(f"rank {rank}", rotation=0, ha="right", va="center", color=rank_color(rank),
                                 weight="bold")  # fmt: skip
-        panels[0, column].set_title(name, loc="left", size=10, weight="bold", pad=4)
+        heading(panels[0, column], name, pad=4)
         panels[-1, column].set_xlabel(f"time ({unit_name})", loc="left")
-        panels[-1, column].xaxis.set_major_formatter(lambda time, _: short(time))
+        numbers(panels[-1, column].xaxis)
         panels[-1, column].set_xlim(0, max(timed.makespan for timed, _ in on_clocks.values()))
     if not bytes_each and any(1 + bar.action.stage > p for timed, _ in on_clocks.values() for bar in timed.bars):
         what = "micro-batches x stages"
-    claim = "; ".join(f"{name}: at most {_amount(each * max(peaks[name]))} {what}" for name in schedules)
+    claim = "; ".join(f"{name}: at most {amount(each * max(peaks[name]))} {what}" for name in schedules)
     dashes = " Dashed: the limit." if limits else ""
     return finish(
         figure,
         title or claim,
-        f"{note} {what[0].upper()}{what[1:]} that each rank keeps, from forward to backward.{dashes} At the right: the "
-        "most.".strip(),
+        f"{note} {capital(what)} that each rank keeps, from forward to backward.{dashes} At the right: the "
+        "most.",
         f"What each rank keeps over time, in {what}, a column per schedule. {claim}. {note} "
         + " ".join(
-            f"{name}: " + ", ".join(f"rank {r} at most {_amount(each * n)}" for r, n in enumerate(peaks[name]))
-            + (f"; limits {', '.join(_amount(each * n) for n in limits[name])}." if name in limits else ".")
+            f"{name}: " + ", ".join(f"rank {r} at most {amount(each * n)}" for r, n in enumerate(peaks[name]))
+            + (f"; limits {', '.join(amount(each * n) for n in limits[name])}." if name in limits else ".")
             for name in schedules
         ),
     )  # fmt: skip
@@ -86,7 +83,3 @@ def live_steps(bars, rank):
     ends = sorted((bar.end, {"F": 1, "W": 0}.get(bar.action.kind, -1)) for bar in bars if bar.rank == rank)
     times = [0, *(end for end, _ in ends)]
     return list(zip(times, accumulate([0, *(change for _, change in ends)]), strict=True))
-
-
-def _amount(value):
-    return short(float(f"{value:.3g}"))

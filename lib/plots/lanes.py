@@ -1,10 +1,8 @@
 """What each rank did and when: a lane per rank, a bar per op, an arrow per message."""
 
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
-
+from lib.plots.draw import LANE, WAITING, arrow, box, key, middle, page, paper, rank_rows
 from lib.plots.messages import matched
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, finish, on_color, rank_color, styled
+from lib.plots.style import INK, OP_COLOR, PAPER, finish, styled
 
 
 @styled
@@ -27,61 +25,30 @@ def timeline(entries, title=None):
     end = {id(e): 1e3 * (next((t for t in (e.done, e.wait_to) if t is not None), last) - zero) for e in entries}
     width = 1e3 * (last - zero)
 
-    rows, depth = {}, dict.fromkeys(ranks, 1)  # a send and a recv that overlap get a row each inside the lane
-    for rank in ranks:
-        free = []
-        for e in (e for e in entries if e.rank == rank):
-            row = next((i for i, until in enumerate(free) if until <= begin[id(e)]), len(free))
-            free[row : row + 1] = [max(end[id(e)], begin[id(e)])]
-            rows[id(e)] = row
-        depth[rank] = len(free)
-
-    figure = Figure(figsize=(8, min(4.0, 1.55 + 0.52 * len(ranks))))
-    axes = figure.add_subplot()
+    row, depth = _rows(entries, begin, end)
+    figure, axes = page(1.55 + 0.52 * len(ranks))
     lane_height = (figure.get_figheight() - 1.45) / len(ranks)  # inches, near enough
-    middle = {}
+    middle_of = {}
     for lane, rank in enumerate(ranks):
-        axes.add_patch(Rectangle((0, lane - 0.4), width, 0.8, fc="#f1efe9", ec="none"))
+        box(axes, 0, lane - 0.4, width, 0.8, LANE, ec="none", zorder=1)
         for e in (e for e in entries if e.rank == rank):
             tall = 0.76 / depth[rank]
-            y, x0, x1 = lane - 0.38 + tall * rows[id(e)], begin[id(e)], end[id(e)]
-            middle[id(e)] = y + tall / 2
-            color = OP_COLOR.get(e.op, OP_COLOR["collective"])
-            axes.add_patch(Rectangle((x0, y + 0.01), x1 - x0, tall - 0.02, fc=color, ec=color, lw=0.6, zorder=2))
-            if e.wait_from is not None:
-                w0 = 1e3 * (e.wait_from - zero)
-                w1 = x1 if e.wait_to is None else min(x1, 1e3 * (e.wait_to - zero))
-                if w1 > w0:
-                    hatched = {"fc": PAPER, "ec": color, "hatch": "/////", "lw": 0.6, "zorder": 3}
-                    axes.add_patch(Rectangle((w0, y + 0.01), w1 - w0, tall - 0.02, **hatched))
-            name = {"send": f"to {e.peer}", "recv": f"from {e.peer}"}.get(e.op, e.op)
-            fits = (x1 - x0) / width * 6.8 > 0.085 * len(name) + 0.05 and tall * lane_height > 0.17  # inches
-            if fits:
-                box = {"boxstyle": "round,pad=0.12", "fc": PAPER, "ec": "none"} if e.wait_from is not None else None
-                ink = INK if box else on_color(color)
-                axes.text(
-                    (x0 + x1) / 2, y + tall / 2, name, ha="center", va="center", size=9, color=ink, bbox=box, zorder=5
-                )
+            low = lane - 0.38 + tall * row[id(e)]
+            middle_of[id(e)] = low + tall / 2
+            waited = [t if t is None else 1e3 * (t - zero) for t in (e.wait_from, e.wait_to)]
+            inches = 6.8 / width * (tall * lane_height > 0.17)  # of a ms; none where a name would be too high
+            _op(axes, e, begin[id(e)], end[id(e)], low + 0.01, tall - 0.02, waited, inches)
     pairs = matched(entries)
     arrows = pairs if len(pairs) <= 24 else []
     for send, recv in arrows:
-        ends = (begin[id(send)], middle[id(send)]), (end[id(recv)], middle[id(recv)])
-        style = {"arrowstyle": "-|>", "mutation_scale": 9, "color": INK, "lw": 0.9, "alpha": 0.75, "zorder": 4}
-        axes.add_patch(FancyArrowPatch(*ends, shrinkA=0, shrinkB=0, **style))
-    axes.set(xlim=(0, width), ylim=(len(ranks) - 0.5, -0.5))
-    axes.set_yticks(range(len(ranks)), [f"rank {r}" for r in ranks])
-    for label, rank in zip(axes.get_yticklabels(), ranks, strict=True):
-        label.set(color=rank_color(rank), weight="bold")
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.set_xlabel("time (ms)")
-    kinds = list(dict.fromkeys(e.op if e.op in OP_COLOR else "collective" for e in entries))
-    handles = [Rectangle((0, 0), 1, 1, fc=OP_COLOR[kind], label=kind) for kind in kinds]
+        ends = (begin[id(send)], middle_of[id(send)]), (end[id(recv)], middle_of[id(recv)])
+        arrow(axes, *ends, INK, 0.9, 9, alpha=0.75, zorder=4)
+    axes.set(xlim=(0, width), xlabel="time (ms)")
+    rank_rows(axes, ranks)
+    colors = {kind: OP_COLOR[kind] for kind in (e.op if e.op in OP_COLOR else "collective" for e in entries)}
     if any(e.wait_from is not None for e in entries):
-        handles.append(Rectangle((0, 0), 1, 1, fc=PAPER, ec=FAINT, hatch="/////", label="the rank waits"))
-    axes.legend(
-        handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=8, frameon=False, borderpad=0, handlelength=1.2
-    )
+        colors["the rank waits"] = WAITING
+    key(axes, colors, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.5)
     waits = {r: sum(1e3 * (e.wait_to - e.wait_from) for e in entries if e.rank == r and e.wait_to) for r in ranks}
     most = max(ranks, key=lambda r: waits[r])
     stuck = sorted({e.rank for e in entries if e.done is None and e.wait_to is None})
@@ -98,3 +65,27 @@ def timeline(entries, title=None):
         + ", ".join(f"rank {r} {waits[r]:.3g} ms" for r in ranks)
         + ".",
     )
+
+
+def _op(axes, e, x0, x1, low, tall, waited, inches):
+    """The bar of an op from x0 to x1 ms, hatched where its rank waited, [since, until] or None; inches: of a ms."""
+    waits = waited[0] is not None
+    color, name = OP_COLOR.get(e.op, OP_COLOR["collective"]), {"send": f"to {e.peer}", "recv": f"from {e.peer}"}
+    name, wide = name.get(e.op, e.op), (x1 - x0) * inches
+    box(axes, x0, low, x1 - x0, tall, color, "" if waits else name, wide, ec=color, lw=0.6)
+    if waits:
+        since, until = waited[0], x1 if waited[1] is None else min(x1, waited[1])
+        if until > since:
+            box(axes, since, low, until - since, tall, PAPER, ec=color, hatch="/////", lw=0.6, zorder=3)
+        if wide > 0.085 * len(name) + 0.05:
+            middle(axes, (x0 + x1) / 2, low + tall / 2, name, va="center", bbox=paper(0.12))
+
+
+def _rows(entries, begin, end):
+    """({id of an entry: its row inside the lane}, {rank: how many rows}): ops that overlap get a row each."""
+    row, free = {}, {}
+    for e in entries:
+        until = free.setdefault(e.rank, [])
+        i = row[id(e)] = next((i for i, since in enumerate(until) if since <= begin[id(e)]), len(until))
+        until[i : i + 1] = [max(end[id(e)], begin[id(e)])]
+    return row, {rank: len(until) for rank, until in free.items()}

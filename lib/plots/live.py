@@ -2,11 +2,9 @@
 
 from itertools import groupby
 
-from matplotlib.figure import Figure
-
-from lib.plots.boxes import amount
-from lib.plots.labels import scale, short, spread
-from lib.plots.style import FAINT, OP_COLOR, RANK_COLORS, finish, styled
+from lib.plots.draw import at_edge, grid, numbers, page
+from lib.plots.labels import amount, capital, scale, spread
+from lib.plots.style import FAINT, RANK_COLORS, finish, styled
 
 
 @styled
@@ -26,8 +24,7 @@ def memory_over_a_step(live, title=None, note=""):
     at = next(iter(labels.values()))
     peak = {name: max(n for _, n in events) for name, events in live.items()}
     factor, unit = scale(max(peak.values()), "bytes")
-    figure = Figure(figsize=(8, 3.9))
-    axes = figure.add_subplot()
+    figure, axes = page(3.9)
     for i, events in enumerate(live.values()):
         heights = [n / factor for _, n in events]
         # From broad to narrow, so that equal lines are all seen.
@@ -37,20 +34,19 @@ def memory_over_a_step(live, title=None, note=""):
     axes.set(xlim=(-0.3, len(at) - 0.7), ylim=(0, top), ylabel=f"live model state ({unit})")
     last = [events[-1][1] / factor for events in live.values()]
     for i, (name, y) in enumerate(zip(live, _apart(last, 0.15 * top), strict=True)):
-        axes.annotate(f"{name}\nat most {amount(peak[name] / factor)} {unit}", (1.015, y), va="center", size=9.5,
-                      xycoords=("axes fraction", "data"), color=RANK_COLORS[i], weight="bold")  # fmt: skip
+        text = f"{name}\nat most {amount(peak[name] / factor)} {unit}"
+        at_edge(axes, y, text, va="center", size=9.5, color=RANK_COLORS[i])
     _events(axes, at)
-    axes.yaxis.set_major_formatter(lambda value, _: short(value))
-    axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
-    axes.set_axisbelow(True)
+    numbers(axes.yaxis)
+    grid(axes, "y")
     least, largest = min(peak, key=peak.get), max(peak, key=peak.get)
     in_words = lambda name: f"{name} at most {amount(peak[name] / factor)} {unit}"
     when = at[max(range(len(at)), key=lambda i: live[least][i][1])]
     claim = f"{in_words(least)}, after {when}" + f"; {in_words(largest)}" * (largest != least)
     return finish(
         figure,
-        title or f"{claim[0].upper()}{claim[1:]}",
-        f"{note} Bytes that are live on one rank after each event of a step.".strip(),
+        title or capital(claim),
+        f"{note} Bytes that are live on one rank after each event of a step.",
         f"Line chart of live bytes of model state along the events of a training step. {claim}. {note} "
         + " ".join(
             f"{name}: " + ", ".join(f"{label} {amount(n / factor)}" for label, n in events) + f" {unit}."

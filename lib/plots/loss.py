@@ -1,10 +1,9 @@
 """The loss of a training run, beside the entropy that a model without context cannot beat."""
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from lib.plots.labels import spread
-from lib.plots.style import FAINT, OP_COLOR, PAPER, RANK_COLORS, finish, styled
+from lib.plots.draw import grid, named_ends, page
+from lib.plots.style import FAINT, PAPER, RANK_COLORS, finish, styled
 
 
 @styled
@@ -15,35 +14,12 @@ def loss_curve(steps, losses, entropy, others=None, title=None):
     others: {"validation": (steps, losses), ...}, drawn as points on top, so that equal curves are both seen.
     """
     series = {"training": (steps, losses), **(others or {})}
-    for name, (x, y) in series.items():
-        if np.ndim(x) != 1 or np.shape(x) != np.shape(y) or len(x) == 0:
-            raise ValueError(f"{name}: steps {np.shape(x)} and losses {np.shape(y)} must be two lists of one length")
-        if not np.isfinite(y).all():
-            raise ValueError(f"{name}: loss {np.asarray(y)[~np.isfinite(y)][0]} cannot be drawn: did the run diverge?")
-    figure = Figure(figsize=(8, 3.6))
-    axes = figure.add_subplot()
-    last = max(x[-1] for x, _ in series.values())
-    ends = []
-    for i, (name, (x, y)) in enumerate(series.items()):
-        color = RANK_COLORS[i]
-        if i == 0:
-            axes.plot(x, y, color=color, lw=1.6)
-        else:
-            axes.plot(x, y, color=color, lw=0, marker="o", ms=5.5, mfc=PAPER, mew=1.8, clip_on=False, zorder=3)
-        ends.append((float(y[-1]), f"{name} {y[-1]:.2f}", color))
-    axes.axhline(entropy, color=FAINT, ls=(0, (5, 3)), lw=1.4)
-    ends.append((entropy, f"unigram entropy {entropy:.2f}", FAINT))
-    lowest = min(min(y) for _, y in series.values())
-    highest = max(max(y) for _, y in series.values())
-    low, high = min(lowest, entropy), max(highest, entropy)
-    axes.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
-    axes.set_xlim(min(x[0] for x, _ in series.values()), last)
-    for y, (_, text, color) in zip(spread([e[0] for e in ends], 0.085 * (high - low)), ends, strict=True):
-        axes.annotate(text, (1.015, y), xycoords=("axes fraction", "data"), color=color, va="center", weight="bold")
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats per character)")
-    axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
-    axes.set_axisbelow(True)
+    _refuse(series, "steps")
+    figure, axes = page(3.6)
+    for i, (x, y) in enumerate(series.values()):
+        points = {"lw": 0, "marker": "o", "ms": 5.5, "mfc": PAPER, "mew": 1.8, "clip_on": False, "zorder": 3}
+        axes.plot(x, y, color=RANK_COLORS[i], **points if i else {"lw": 1.6})
+    _dress(axes, series, entropy, "step", 2)
     final = float(series[list(series)[-1]][1][-1])
     under = "below" if final < entropy else "still above"
     return finish(
@@ -66,35 +42,16 @@ def loss_curves(runs, entropy=None, xlabel="step", title=None, note=""):
     per character. entropy: of the text's single characters, a dashed line. xlabel: what x counts.
     note: a sentence to begin the caption with.
     """
-    for name, (x, y) in runs.items():
-        if np.ndim(x) != 1 or np.shape(x) != np.shape(y) or len(x) == 0:
-            raise ValueError(f"{name}: x {np.shape(x)} and losses {np.shape(y)} must be two lists of one length")
-        if not np.isfinite(y).all():
-            raise ValueError(f"{name}: loss {np.asarray(y)[~np.isfinite(y)][0]} cannot be drawn: did the run diverge?")
+    _refuse(runs, "x")
     if not 2 <= len(runs) <= len(RANK_COLORS):
         raise ValueError(f"{len(runs)} runs: 2 to {len(RANK_COLORS)} can be told apart")
-    figure = Figure(figsize=(8, 3.8))
-    axes = figure.add_subplot()
+    figure, axes = page(3.8)
     apart = _apart(runs)
     same = apart is not None and apart < 1e-3
     for i, (x, y) in enumerate(runs.values()):
         width = 9 - 7.5 * i / (len(runs) - 1) if same else 1.8
         axes.plot(x, y, color=RANK_COLORS[i], lw=width, solid_capstyle="butt", zorder=2 + i)
-    ends = [(float(y[-1]), f"{name} {y[-1]:.3f}", RANK_COLORS[i]) for i, (name, (_, y)) in enumerate(runs.items())]
-    every = [value for _, y in runs.values() for value in y] + ([] if entropy is None else [entropy])
-    low, high = min(every), max(every)
-    if entropy is not None:
-        axes.axhline(entropy, color=FAINT, ls=(0, (5, 3)), lw=1.4)
-        ends.append((entropy, f"unigram entropy {entropy:.3f}", FAINT))
-    axes.set(
-        ylim=(low - 0.06 * (high - low or 1), high + 0.06 * (high - low or 1)),
-        xlim=(min(x[0] for x, _ in runs.values()), max(x[-1] for x, _ in runs.values())),
-        xlabel=xlabel, ylabel="loss (nats per character)",
-    )  # fmt: skip
-    for y, (_, text, color) in zip(spread([e[0] for e in ends], 0.085 * (high - low or 1)), ends, strict=True):
-        axes.annotate(text, (1.015, y), xycoords=("axes fraction", "data"), color=color, va="center", weight="bold")
-    axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
-    axes.set_axisbelow(True)
+    _dress(axes, runs, entropy, xlabel, 3)
     final = {name: float(y[-1]) for name, (_, y) in runs.items()}
     best, worst = min(final, key=final.get), max(final, key=final.get)
     if same:
@@ -111,6 +68,31 @@ def loss_curves(runs, entropy=None, xlabel="step", title=None, note=""):
         )
         + ("." if entropy is None else f". A dashed line marks the unigram entropy, {entropy:.3f} nats per character."),
     )
+
+
+def _refuse(runs, what):
+    for name, (x, y) in runs.items():
+        if np.ndim(x) != 1 or np.shape(x) != np.shape(y) or len(x) == 0:
+            raise ValueError(f"{name}: {what} {np.shape(x)} and losses {np.shape(y)} must be two lists of one length")
+        if not np.isfinite(y).all():
+            raise ValueError(f"{name}: loss {np.asarray(y)[~np.isfinite(y)][0]} cannot be drawn: did the run diverge?")
+
+
+def _dress(axes, runs, entropy, xlabel, digits):
+    """Limits, the names and last losses where the lines end, and the entropy, dashed, if there is one."""
+    ends = [(f"{name} {y[-1]:.{digits}f}", float(y[-1]), color)
+            for (name, (_, y)), color in zip(runs.items(), RANK_COLORS, strict=False)]  # fmt: skip
+    every = [value for _, y in runs.values() for value in y]
+    if entropy is not None:
+        axes.axhline(entropy, color=FAINT, ls=(0, (5, 3)), lw=1.4)
+        ends.append((f"unigram entropy {entropy:.{digits}f}", entropy, FAINT))
+        every.append(entropy)
+    low, high = min(every), max(every)
+    room = 0.06 * (high - low or 1)
+    axes.set(xlim=(min(x[0] for x, _ in runs.values()), max(x[-1] for x, _ in runs.values())),
+             ylim=(low - room, high + room), xlabel=xlabel, ylabel="loss (nats per character)")  # fmt: skip
+    named_ends(axes, ends, 0.076)
+    grid(axes, "y")
 
 
 def _apart(runs):

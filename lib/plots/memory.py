@@ -2,12 +2,10 @@
 
 import math
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
 from lib.cost.state import RECIPES
-from lib.plots.labels import short
-from lib.plots.style import INK, PAPER, finish, on_color, styled
+from lib.plots.draw import above, beside, key, page, paper, rows, stack, ticks
+from lib.plots.labels import amount
+from lib.plots.style import INK, PAPER, finish, styled
 
 PART_COLOR = {
     "weights": "#1b4f72",
@@ -55,45 +53,30 @@ def walls(models, gpus, title=None, note=""):
     largest = max(gpus.values())
     end = max(1.15 * largest, min(1.12 * max(totals.values()), 4 * largest))  # of the axis, bytes
 
-    figure = Figure(figsize=(8, min(4.0, 1.9 + 0.4 * len(models))))
-    axes = figure.add_subplot()
+    figure, axes = page(1.9 + 0.4 * len(models))
+    rows(axes, models)
+    axes.set(xlim=(0, end), ylim=(len(models) - 0.5, -0.55), xlabel="memory (GB)")
     for row, (name, bar) in enumerate(models.items()):
-        start = 0.0
-        for part in order:
-            size, color = min(bar.get(part, 0), end - start), PART_COLOR[part]
-            axes.add_patch(Rectangle((start, row - 0.36), size, 0.72, fc=color, ec=PAPER, lw=0.8, zorder=2))
-            text = _gigabytes(bar.get(part, 0))
-            if size / end * 6.6 > 0.085 * len(text) + 0.06 and totals[name] <= end:  # inches
-                axes.text(start + size / 2, row, text, ha="center", va="center_baseline", size=9, color=on_color(color),
-                          zorder=5, bbox={"boxstyle": "round,pad=0.15", "fc": color, "ec": "none"})  # fmt: skip
-            start += size
-        if totals[name] <= end:
-            axes.text(start + 0.008 * end, row, f"{_gigabytes(totals[name])} GB", va="center_baseline", weight="bold",
-                      zorder=6, bbox={"boxstyle": "round,pad=0.1", "fc": PAPER, "ec": "none"})  # fmt: skip
+        total = f"{_gigabytes(totals[name])} GB"
+        if totals[name] > end:
+            parts = {part: min(bar[part], end) for part in order if part in bar}
+            stack(axes, row, parts, PART_COLOR, 6.6 / end, 0.72, words=lambda _: "")
+            _run_off(axes, row, end, f"{total} in all, {_gigabytes(bar[order[0]])} GB of {order[0]}")
         else:
-            _run_off(
-                axes, row, end, f"{_gigabytes(totals[name])} GB in all, {_gigabytes(bar[order[0]])} GB of {order[0]}"
-            )
+            parts = {part: bar[part] for part in order if part in bar}
+            stack(axes, row, parts, PART_COLOR, 6.6 / end, 0.72, words=_gigabytes, pad=0.15)
+            beside(axes, totals[name], row, total, gap=4)
     for gpu, memory in gpus.items():
         axes.axvline(memory, color=INK, lw=1.6, zorder=4)
-        axes.annotate(f"{gpu}\n{_gigabytes(memory)} GB", (memory, 1), xycoords=("data", "axes fraction"),
-                      xytext=(0, 2), textcoords="offset points", ha="center", va="bottom", size=9)  # fmt: skip
-    axes.set(xlim=(0, end), ylim=(len(models) - 0.5, -0.55), xlabel="memory (GB)")
-    axes.set_yticks(range(len(models)), models)
-    axes.tick_params(axis="y", length=0)
+        above(axes, memory, f"{gpu}\n{_gigabytes(memory)} GB", size=9)
     step = next(s for s in (f * 10**k for k in range(9, 15) for f in (1, 2, 5)) if end / s <= 9)
-    axes.set_xticks([step * i for i in range(math.floor(end / step) + 1)], [
-        _gigabytes(step * i) for i in range(math.floor(end / step) + 1)
-    ])  # fmt: skip
-    axes.spines["left"].set_visible(False)
-    handles = [Rectangle((0, 0), 1, 1, fc=PART_COLOR[part], label=part) for part in order]
-    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=3.1, ncols=8, frameon=False,
-                borderpad=0, handlelength=1.2)  # fmt: skip
+    ticks(axes.xaxis, [step * i for i in range(math.floor(end / step) + 1)], _gigabytes)
+    key(axes, {part: PART_COLOR[part] for part in order}, borderaxespad=3.1)
     claim = _claim(models, totals, gpus, order)
     return finish(
         figure,
         title or claim,
-        f"{note} A bar holds, from the left, {', '.join(order)}. Upright: where a GPU's memory ends.".strip(),
+        f"{note} A bar holds, from the left, {', '.join(order)}. Upright: where a GPU's memory ends.",
         f"{claim}. {note} Bars of memory: "
         + "; ".join(
             f"{name} {_gigabytes(totals[name])} GB ("
@@ -123,11 +106,10 @@ def _run_off(axes, row, end, text):
         x = [end * (0.955 + shift + 0.006 * (i % 2)) for i in range(7)]
         y = [row - 0.42 + 0.14 * i for i in range(7)]
         axes.plot(x, y, color=PAPER, lw=2.2, zorder=3)
-    axes.text(0.94 * end, row, text, ha="right", va="center_baseline", weight="bold", zorder=6,
-              bbox={"boxstyle": "round,pad=0.15", "fc": PAPER, "ec": "none"})  # fmt: skip
+    axes.text(0.94 * end, row, text, ha="right", va="center_baseline", weight="bold", zorder=6, bbox=paper(0.15))
 
 
 def _gigabytes(n_bytes):
     """1 GB = 10^9 bytes; two digits below 100."""
     value = n_bytes / 1e9
-    return f"{value:,.0f}" if value >= 100 else short(float(f"{value:.2g}"))
+    return f"{value:,.0f}" if value >= 100 else amount(value, 2)

@@ -11,9 +11,9 @@ import math
 import string
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyBboxPatch
 
+from lib.plots.draw import box, middle, page
 from lib.plots.style import FAINT, INK, OP_COLOR, finish, on_color, rank_color, styled
 
 BLOCK_GAP = 0.45  # in widths of a box
@@ -41,8 +41,7 @@ def mesh(sizes, groups=None, per_node=None, title=None, note=""):
     lefts = [column + BLOCK_GAP * (column // last) for column in range(wide)]
     pitch = 1.55 if per_node else 1.25  # of rows, in heights of a box
 
-    figure = Figure(figsize=(8, min(4.0, 1.5 + 0.42 * pitch * rows)))
-    axes = figure.add_subplot()
+    figure, axes = page(1.5 + 0.42 * pitch * rows)
     axes.axis("off")
     end = lefts[-1] + 1.2
     aside = max(0.0, 9.45 - (end + 1.25)) / 2  # a narrow mesh stands in the middle
@@ -52,9 +51,8 @@ def mesh(sizes, groups=None, per_node=None, title=None, note=""):
         row, column = divmod(rank, wide)
         x, y = lefts[column], pitch * row
         color = rank_color(letter[rank]) if groups else OP_COLOR["idle"]
-        axes.add_patch(Rectangle((x + 0.06, y), 0.88, 0.88, fc=color, ec="none", zorder=3))
-        axes.text(x + 0.5, y + 0.44, str(rank), ha="center", va="center_baseline", size=12, weight="bold",
-                  color=on_color(color), zorder=4)  # fmt: skip
+        box(axes, x + 0.06, y, 0.88, 0.88, color, ec="none", zorder=3)
+        middle(axes, x + 0.5, y + 0.44, str(rank), on_color(color), 12, weight="bold")
         if groups:
             axes.text(x + 0.88, y + 0.84, string.ascii_letters[letter[rank]], ha="right", va="baseline", size=8,
                       color=on_color(color), zorder=4)  # fmt: skip
@@ -67,7 +65,7 @@ def mesh(sizes, groups=None, per_node=None, title=None, note=""):
     return finish(
         figure,
         title or claim,
-        f"{note} The axis {names[-1]} runs fastest.{key}{nodes}".strip(),
+        f"{note} The axis {names[-1]} runs fastest.{key}{nodes}",
         f"A grid of {n} ranks, {_said(sizes)}, the axis {names[-1]} running fastest. {claim}. {note}{nodes} "
         + (f"Groups: {' | '.join(' '.join(map(str, group)) for group in groups)}." if groups else ""),
     )

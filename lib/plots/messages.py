@@ -1,11 +1,16 @@
-"""Which send meets which receive, which messages belong to one round, and a panel per round."""
+"""Ranks on a circle and arrows between them: messages round by round, and who waits for whom.
+
+Which send meets which receive, and which messages belong to one round, is found out here too.
+"""
 
 import math
 
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 
-from lib.plots.circle import draw_arrow, draw_ranks
-from lib.plots.style import finish, rank_color, styled
+from lib.cycle import find_cycle
+from lib.plots.draw import arrow
+from lib.plots.style import ALARM, FAINT, INK, PAPER, finish, on_color, rank_color, styled
 
 
 @styled
@@ -48,6 +53,53 @@ def message_rounds(entries, title=None):
     )
 
 
+@styled
+def waits_for(waits, labels=None, title=None):
+    """Ranks on a circle and an arrow from each rank to the one it waits for; a cycle, in which nobody can move, in red.
+
+    waits: {rank: [the ranks it waits for]}, as in `launch.RankError.waits`.
+    labels: {rank: "recv, line 4"}, written beside the rank.
+    """
+    edges, labels = [(a, b) for a in sorted(waits) for b in waits[a]], labels or {}
+    if not edges:
+        raise ValueError(f"waits {waits}: nobody waits for anybody, so there is nothing to draw")
+    if any(a == b for a, b in edges):
+        raise ValueError(f"rank {next(a for a, b in edges if a == b)} cannot wait for itself")
+    N = max(max(edge) for edge in edges + [(r, r) for r in labels]) + 1
+    cycle = find_cycle(edges)
+    in_cycle = set(zip(cycle, cycle[1:] + cycle[:1], strict=True))
+    figure = Figure(figsize=(7, 4))
+    axes = figure.add_subplot()
+    waiting = {a for a, _ in edges}
+    disks = draw_ranks(axes, N, radius=min(0.24, 1.6 / N), filled=waiting, size=13)
+    for a, b in edges:
+        both = (b, a) in edges  # two that wait for each other: two arrows, bent apart
+        draw_arrow(axes, disks[a], disks[b], *((ALARM, 3.2) if (a, b) in in_cycle else (FAINT, 1.4)), bend=0.16 * both)
+    for r, disk in enumerate(disks):
+        (x, y), away = disk.center, disk.radius + 0.12
+        text = labels.get(r, "" if r in waiting else "waits for nobody")
+        if abs(x) < 0.05:
+            axes.text(x, y + math.copysign(away + 0.06, y), text, ha="center", va="center")
+        else:
+            axes.text(x + math.copysign(away, x), y, text, ha="left" if x > 0 else "right", va="center")
+    axes.set(xlim=(-3.1, 3.1), ylim=(-1.5, 1.5))
+    free = sorted({b for _, b in edges} - waiting)
+    if cycle:
+        first, *rest = zip(cycle, cycle[1:] + cycle[:1], strict=True)
+        claim = f"Deadlock: rank {first[0]} waits for {first[1]}" + "".join(f", {a} for {b}" for a, b in rest)
+    else:
+        claim = f"No cycle: all wait, in the end, for rank{'s' * (len(free) > 1)} {', '.join(map(str, free))}"
+    return finish(
+        figure,
+        title or claim,
+        "An arrow points to the rank that is waited for."
+        + (" Red: each waits for the next, so nobody moves." * bool(cycle)),
+        f"{N} ranks on a circle, an arrow from each waiting rank to the one it waits for. {claim}. All arrows: "
+        + ", ".join(f"{a} to {b}" for a, b in edges)
+        + ".",
+    )
+
+
 def rounds(entries):
     """Sends grouped by round. A message is one round after the last that its sender had finished when it posted it.
 
@@ -79,3 +131,24 @@ def matched(entries):
             recvs.setdefault((e.peer, e.rank, e.tag), []).append(e)
     sends = [e for e in entries if e.op == "send" and recvs.get((e.rank, e.peer, e.tag))]
     return [(e, queue.pop(0)) for e in sends if (queue := recvs[e.rank, e.peer, e.tag])]
+
+
+def draw_ranks(axes, N, radius, filled, size):
+    """N numbered disks on an ellipse, rank 0 on top, then clockwise. Those not in `filled` are drawn hollow."""
+    disks = []
+    for r in range(N):
+        x, y = 1.35 * math.sin(2 * math.pi * r / N), math.cos(2 * math.pi * r / N)
+        color = rank_color(r)
+        disks.append(Circle((x, y), radius, fc=color if r in filled else PAPER, ec=color, lw=2, zorder=5))
+        axes.add_patch(disks[-1])
+        ink = on_color(color) if r in filled else INK
+        axes.text(x, y, str(r), ha="center", va="center_baseline", size=size, weight="bold", color=ink, zorder=6)
+    axes.set_aspect("equal")
+    axes.axis("off")
+    return disks
+
+
+def draw_arrow(axes, start, end, color, width, bend=0.0):
+    """An arrow from the edge of one disk to the edge of another."""
+    arrow(axes, start.center, end.center, color, width, 6 + 5 * width, patchA=start, patchB=end, shrinkA=2, shrinkB=2,
+          connectionstyle=f"arc3,rad={bend}", zorder=3)  # fmt: skip

@@ -1,9 +1,8 @@
 """What 16 bits lose: updates too small for a weight, and gradients too small for fp16 altogether."""
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from lib.plots.labels import spread
+from lib.plots.draw import grid, heading, named_ends, page, ticks
 from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, finish, styled
 
 # fp16: 5 bits of exponent, 10 of fraction. Below the smallest normal number digits are lost one by one.
@@ -22,8 +21,7 @@ def underflow(values, title=None, note=""):
         raise ValueError(
             f"{ {name: y.shape for name, y in values.items()} }: give 2 to {len(RANK_COLORS)} lists of one length"
         )
-    figure = Figure(figsize=(8, 3.6))
-    axes = figure.add_subplot()
+    figure, axes = page(3.6)
     (truth, right), *_ = values.items()
     steps, moved = len(right) - 1, right[-1] - right[0]
     if steps < 1 or moved == 0:
@@ -33,14 +31,11 @@ def underflow(values, title=None, note=""):
         # From broad to narrow, so that equal lines are all seen.
         axes.plot(y, color=RANK_COLORS[i], lw=10 * 0.6**i, solid_capstyle="butt", zorder=2 + i)
     low, high = min(y.min() for y in values.values()), max(y.max() for y in values.values())
-    axes.set(xlim=(0, steps), ylim=(low - 0.08 * (high - low), high + 0.08 * (high - low)))
-    for i, (y, name) in enumerate(zip(spread([y[-1] for y in values.values()], 0.095 * (high - low)), values,
-                                      strict=True)):  # fmt: skip
-        axes.annotate(f"{name}: {share[name]:.0%}", (1.015, y), xycoords=("axes fraction", "data"),
-                      color=RANK_COLORS[i], va="center", weight="bold")  # fmt: skip
-    axes.set(xlabel="step", ylabel="value of the parameter")
-    axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
-    axes.set_axisbelow(True)
+    room = 0.08 * (high - low)
+    axes.set(xlim=(0, steps), ylim=(low - room, high + room), xlabel="step", ylabel="value of the parameter")
+    ends = zip(values.items(), RANK_COLORS, strict=False)
+    named_ends(axes, [(f"{name}: {share[name]:.0%}", y[-1], color) for (name, y), color in ends], 0.082)
+    grid(axes, "y")
     lost = [name for name in values if abs(share[name]) < 0.01]
     claim = (
         f"{' and '.join(lost)}: after {steps:,} updates the parameter has not moved"
@@ -50,7 +45,7 @@ def underflow(values, title=None, note=""):
     return finish(
         figure,
         title or claim,
-        f"{note} In percent: how far it went, of the way that it goes in {truth}.".strip(),
+        f"{note} In percent: how far it went, of the way that it goes in {truth}.",
         f"Value of one parameter over {steps:,} updates. {claim}. {note} "
         + "; ".join(f"{name} from {y[0]:.6g} to {y[-1]:.6g}, {share[name]:.0%}" for name, y in values.items())
         + ".",
@@ -76,8 +71,7 @@ def gradient_range(gradients, scale, title=None, note=""):
     last = np.ceil(max(np.log2(strips[list(strips)[1]].max()), 16)) + 1
     edges = np.arange(first, last + 1)
 
-    figure = Figure(figsize=(8, 3.7))
-    panels = figure.subplots(2, sharex=True, sharey=True)
+    figure, panels = page(3.7, rows=2, sharex=True, sharey=True)
     zero, subnormal, overflow = np.log2(SMALLEST) - 1, np.log2(SMALLEST_NORMAL), np.log2(LARGEST)
     bands = ((first, zero, "#ecc4c9", "becomes 0"), (zero, subnormal, "#f4e3c3", "loses digits"),
              (overflow, last, "#ecc4c9", "becomes inf"))  # fmt: skip
@@ -86,22 +80,17 @@ def gradient_range(gradients, scale, title=None, note=""):
         for begin, end, color, _ in bands:
             axes.axvspan(begin, end, color=color, lw=0, zorder=0)
         axes.bar(edges[:-1] + 0.5, percent, width=0.9, color=OP_COLOR["F"], ec=RANK_COLORS[0], lw=0.6, zorder=2)
-        axes.set_title(
-            f"{name}: {fate[name]['zero']:.2%} become 0, {fate[name]['subnormal']:.1%} lose digits"
-            + f", {fate[name]['inf']:.2%} become inf" * (fate[name]["inf"] > 0),
-            loc="left", size=10, weight="bold", pad=3, color=ALARM if fate[name]["lost"] > 0.01 else INK,
-        )  # fmt: skip
+        words = f"{name}: {fate[name]['zero']:.2%} become 0, {fate[name]['subnormal']:.1%} lose digits"
+        words += f", {fate[name]['inf']:.2%} become inf" * (fate[name]["inf"] > 0)
+        heading(axes, words, pad=3, color=ALARM if fate[name]["lost"] > 0.01 else INK)
         axes.tick_params(axis="y", length=0)
         axes.set_ylabel("% per\nfactor of 2", size=9)
     top = panels[0].get_ylim()[1]
     panels[0].set_ylim(0, 1.25 * top)
-    for begin, end, _, text in bands:
+    for begin, end, _, text in (*bands, (subnormal, overflow, None, "normal numbers of fp16")):
         if end - begin >= 3:
             panels[0].text((begin + end) / 2, 1.22 * top, text, ha="center", va="top", size=9, color=FAINT)
-    panels[0].text((subnormal + overflow) / 2, 1.22 * top, "normal numbers of fp16", ha="center", va="top", size=9,
-                   color=FAINT)  # fmt: skip
-    ticks = [e for e in range(-60, 30, 6) if first <= e <= last]
-    panels[1].set_xticks(ticks, [f"$2^{{{e}}}$" for e in ticks])
+    ticks(panels[1].xaxis, [e for e in range(-60, 30, 6) if first <= e <= last], lambda e: f"$2^{{{e}}}$")
     panels[1].set(xlim=(first, last), xlabel="size of a gradient")
     before, after = (fate[name] for name in strips)
     claim = (
@@ -111,8 +100,7 @@ def gradient_range(gradients, scale, title=None, note=""):
     return finish(
         figure,
         title or claim,
-        f"{note} {len(gradients):,} gradients that are not zero. Red: lost. Yellow: fewer digits than fp16 can hold."
-        .strip(),
+        f"{note} {len(gradients):,} gradients that are not zero. Red: lost. Yellow: fewer digits than fp16 can hold.",
         f"Two histograms of the sizes of {len(gradients):,} gradients on a logarithmic axis, against fp16's range: 0 "
         f"below 2^-25, subnormal below 2^-14, infinite above 65504. {claim}. {note} "
         + " ".join(
@@ -120,7 +108,7 @@ def gradient_range(gradients, scale, title=None, note=""):
             f"{fate[name]['zero']:.2%} become 0, {fate[name]['subnormal']:.1%} subnormal, {fate[name]['inf']:.2%} inf."
             for name, g in strips.items()
         ),
-    )  # fmt: skip
+    )
 
 
 def _fate(gradients):

@@ -6,13 +6,10 @@ prefetching  compute            [ 0 ][ 1 ][ 2 ]
              wire      [g 0]    [g 1][g 2]
 """
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
-from lib.plots.boxes import amount
-from lib.plots.labels import short
+from lib.plots.draw import box, heading, page, paper, rows, time_axis
+from lib.plots.labels import amount, capital
 from lib.plots.steps import hidden_share
-from lib.plots.style import INK, OP_COLOR, PAPER, finish, on_color, styled
+from lib.plots.style import INK, OP_COLOR, PAPER, finish, styled
 
 LANES = ("compute", "wire")
 COLOR = {
@@ -47,44 +44,32 @@ def prefetch_timeline(steps, title=None, note=""):
     hidden = {name: _hidden(boxes) for name, boxes in steps.items()}
     longest = max(seconds.values())
 
-    figure = Figure(figsize=(8, min(4.0, 1.3 + 0.95 * len(steps))))
-    panels = figure.subplots(len(steps), sharex=True, squeeze=False)[:, 0]
+    figure, panels = page(1.3 + 0.95 * len(steps), rows=len(steps), sharex=True)
     for axes, (name, boxes) in zip(panels, steps.items(), strict=True):
         end = 1e3 * seconds[name]
         for y in range(len(LANES)):
-            axes.add_patch(Rectangle((0, y - 0.42), end, 0.84, fc=OP_COLOR["idle"], ec="none", zorder=0))
+            box(axes, 0, y - 0.42, end, 0.84, OP_COLOR["idle"], ec="none", zorder=0)
         for lane, begin, until, label in boxes:
             kind, _, unit = label.partition(" ")
-            x, wide = 1e3 * (begin - zero[name]), (until - begin) / longest * 6.6  # inches
-            y, color = LANES.index(lane), COLOR[kind]
+            wide, color = (until - begin) / longest * 6.6, COLOR[kind]  # inches
             edge = PAPER if wide > 0.06 else color  # or a narrow box would be all edge
-            axes.add_patch(Rectangle((x, y - 0.42), 1e3 * (until - begin), 0.84, fc=color, ec=edge, lw=0.7, zorder=2))
-            if wide > 0.075 * len(unit) + 0.03:
-                axes.text(x + 500 * (until - begin), y, unit, ha="center", va="center_baseline", size=9,
-                          color=on_color(color), zorder=3)  # fmt: skip
+            box(axes, 1e3 * (begin - zero[name]), LANES.index(lane) - 0.42, 1e3 * (until - begin), 0.84, color, unit,
+                wide, ec=edge, lw=0.7)  # fmt: skip
         _bracket(axes, end, f"{amount(end)} ms")
+        rows(axes, LANES)
         axes.set(xlim=(0, 1.02e3 * longest), ylim=(1.5, -1.15))
-        axes.set_yticks(range(len(LANES)), LANES)
-        axes.tick_params(axis="y", length=0)
         axes.tick_params(axis="x", length=3 if axes is panels[-1] else 0)
-        axes.spines["left"].set_visible(False)
         axes.spines["bottom"].set_visible(axes is panels[-1])
-        axes.set_title(f"{name}: {hidden[name]:.0%} of the communication hidden", loc="left", size=10, weight="bold",
-                       pad=2)  # fmt: skip
-    panels[-1].set_xlabel("time (ms)", loc="left")
-    panels[-1].xaxis.set_major_formatter(lambda ms, _: short(ms))
-    kinds = [kind for kind in COLOR if any(label.split()[0] == kind for boxes in steps.values() for *_, label in boxes)]
-    handles = [Rectangle((0, 0), 1, 1, fc=COLOR[kind], label=kind) for kind in kinds]
-    panels[-1].legend(handles=handles, loc="upper right", bbox_to_anchor=(1, 0), borderaxespad=1.75, ncols=8,
-                      frameon=False, borderpad=0, handlelength=1.2)  # fmt: skip
+        heading(axes, f"{name}: {hidden[name]:.0%} of the communication hidden", pad=2)
+    kinds = {label.split()[0] for boxes in steps.values() for *_, label in boxes}
+    time_axis(panels[-1], "ms", {kind: COLOR[kind] for kind in COLOR if kind in kinds})
     before, last, after = next(iter(seconds.values())), list(seconds)[-1], list(seconds.values())[-1]
-    claim = f"{last[0].upper()}{last[1:]}: {amount(1e3 * after)} ms"
+    claim = f"{capital(last)}: {amount(1e3 * after)} ms"
     claim += f" instead of {amount(1e3 * before)}" * (len(steps) > 1) + f", {hidden[last]:.0%} of communication hidden"
     return finish(
         figure,
         title or claim,
-        f"{note} One time axis for all. In a box: its unit. Grey: nothing to do. Hidden: what is sent beside compute."
-        .strip(),
+        f"{note} One time axis for all. In a box: its unit. Grey: nothing to do. Hidden: what is sent beside compute.",
         f"Timeline of a rank's compute and of its wire, a panel per way to run a step. {claim}. {note} "
         + " ".join(
             f"{name}: {amount(1e3 * seconds[name])} ms, {hidden[name]:.0%} of the communication hidden; "
@@ -95,7 +80,7 @@ def prefetch_timeline(steps, title=None, note=""):
             + "."
             for name, boxes in steps.items()
         ),
-    )  # fmt: skip
+    )
 
 
 def _hidden(boxes):
@@ -109,4 +94,4 @@ def _bracket(axes, end, text):
     axes.plot([0, 0, end, end], [-0.62, -0.82, -0.82, -0.62], color=INK, lw=1.2, clip_on=False, zorder=2,
               solid_joinstyle="miter")  # fmt: skip
     axes.text(end / 2, -0.82, text, ha="center", va="center_baseline", weight="bold", zorder=3,
-              bbox={"boxstyle": "round,pad=0.2", "fc": PAPER, "ec": "none"})  # fmt: skip
+              bbox=paper(0.2))  # fmt: skip

@@ -1,18 +1,21 @@
-"""One matrix product, split over two ranks in four ways: the seed of every parallelism in this course."""
+"""Matrix products split over ranks: one in four ways, the seed of every parallelism here; and two linear layers."""
 
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Polygon, Rectangle
+from matplotlib.patches import Polygon
 
-from lib.plots.style import FAINT, INK, PAPER, finish, on_color, rank_color, styled
+from lib.plots.draw import arrow, box, middle, page
+from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, finish, on_color, rank_color, styled
 
 X, W, Y = (4, 5), (5, 8), (4, 8)  # shapes: x @ w = y
+TOKENS, HIDDEN, WIDE = 1.5, 2.0, 3.2  # sides of the blocks, in units of the drawing
+LANE = 4.1  # height of a rank's row
+EVERYWHERE = "#cfccc3"  # what all ranks hold alike
 
 
 @styled
 def four_ways(title=None):
     """x (4x5) @ w (5x8) = y (4x8) by rows of x, columns of w, the inner dimension, and layers. No data: a picture."""
-    figure = Figure(figsize=(8, 4))
-    rows, columns, inner, layers = figure.subplots(2, 2).flat
+    figure, panels = page(4, 2, 2)
+    rows, columns, inner, layers = panels.flat
     rank_of = lambda count, of: [int(i >= (count + 1) // 2) for i in range(of)]
 
     _begin(rows, "rows of x: data", "send nothing; w's gradients later")
@@ -34,12 +37,11 @@ def four_ways(title=None):
     _begin(layers, "four layers: pipeline", "send: the activation between T2 and T3", operators=False)
     for i in range(4):
         color, left = rank_color(i // 2), 2.2 + 7.0 * i
-        layers.add_patch(Rectangle((left, -2), 4.4, 4, fc=color, ec="none"))
-        layers.text(left + 2.2, 0, f"T{i + 1}", ha="center", va="center_baseline", weight="bold",
-                    color=on_color(color))  # fmt: skip
-        crosses = {"color": INK, "lw": 3, "mutation_scale": 14} if i == 1 else {}
-        _arrow(layers, left + 4.4, left + 7.0, **crosses)
-    _arrow(layers, -0.4, 2.2)
+        box(layers, left, -2, 4.4, 4, color, ec="none")
+        middle(layers, left + 2.2, 0, f"T{i + 1}", on_color(color), 10, weight="bold")
+        crosses = {"color": INK, "lw": 3, "head": 14} if i == 1 else {}
+        arrow(layers, (left + 4.4, 0), (left + 7.0, 0), shrinkA=2, shrinkB=2, **crosses)
+    arrow(layers, (-0.4, 0), (2.2, 0), shrinkA=2, shrinkB=2)
     layers.text(-0.5, 0.5, "x", ha="left", va="bottom", style="italic")
     for rank in (0, 1):
         layers.text(7.9 + 14 * rank, 2.15, f"rank {rank}", ha="center", va="bottom", weight="bold",
@@ -82,10 +84,80 @@ def _grid(axes, left, shape, name, row_ranks=None, column_ranks=None, both=False
         for j in range(width):
             rank = (row_ranks[i] if row_ranks else column_ranks[j]) if not both else None
             color = "none" if both else rank_color(rank)
-            axes.add_patch(Rectangle((left + j, top - 1 - i), 1, 1, fc=color, ec=PAPER, lw=0.9))
+            box(axes, left + j, top - 1 - i, 1, 1, color, lw=0.9)
     axes.text(left + width / 2, top + 0.15, name, ha="center", va="bottom", size=9, style="italic")
 
 
-def _arrow(axes, start, end, color=FAINT, lw=1.4, mutation_scale=10):
-    style = {"arrowstyle": "-|>", "color": color, "lw": lw, "mutation_scale": mutation_scale}
-    axes.add_patch(FancyArrowPatch((start, 0), (end, 0), shrinkA=2, shrinkB=2, **style))
+@styled
+def sharded_linears(tp=2, title=None):
+    """x A, gelu, times B, a row per rank: its part of each matrix in its colour. No data: a picture. tp: 2 to 4."""
+    if not 2 <= tp <= 4:
+        raise ValueError(f"tp={tp}: a row per rank, 2 to 4 of them can be read")
+    figure, axes = page(4 if tp > 2 else 3.5)
+    height = tp * LANE
+    axes.set(xlim=(0, 27.4), ylim=(-0.3, height * 1.18))
+    axes.axis("off")
+    for rank in range(tp):
+        _lane(axes, rank, tp, height - (rank + 0.5) * LANE)
+    _mapping(axes, 3.75, height, "f", ("forward: nothing", "backward: all-reduce"), "left")
+    _mapping(axes, 23.35, height, "g", ("forward: all-reduce", "backward: nothing"), "right")
+    axes.annotate("between f and g nothing is sent", (13.6, height), xytext=(0, 18), textcoords="offset points",
+                  ha="center", va="baseline", color=FAINT)  # fmt: skip
+    claim = "Columns, gelu, rows: each way one all-reduce for two layers"
+    return finish(
+        figure,
+        title or claim,
+        "Colour: the rank that holds it; grey: all ranks hold the same; outlined: on the other ranks. A partial sum "
+        "has the full size of the result.",
+        f"A picture of two linear layers on {tp} ranks, a row per rank. {claim}. All ranks hold the input x. It passes "
+        "f, which sends nothing forward and is an all-reduce backward. Rank r multiplies x by its columns of A, "
+        "applies gelu, and multiplies the result, its columns of Y, by its rows of B. That gives each rank a partial "
+        "sum of the size of the whole result. It passes g, an all-reduce forward and nothing backward, and all ranks "
+        "hold the result Z. Between f and g nothing is sent.",
+    )
+
+
+def _lane(axes, rank, tp, middle):
+    """One rank's row, from left to right."""
+    color, part = rank_color(rank), WIDE / tp
+    axes.text(0.05, middle, str(rank), ha="left", va="center_baseline", weight="bold", size=12, color=color)
+    if rank == 0:
+        axes.annotate("rank", (0.05, middle + TOKENS / 2), xytext=(0, 4), textcoords="offset points", size=9,
+                      color=FAINT)  # fmt: skip
+
+    def block(left, width, height, fc, name, down=0.0, of=None):
+        top = middle + (of or height) / 2 - down
+        box(axes, left, top - height, width, height, fc, name, size=9.5 if tp < 4 else 8, zorder=3)
+
+    def outline(left, width, height):
+        box(axes, left, middle - height / 2, width, height, "none", ec=FAINT, lw=0.9)
+
+    def sign(x, text):
+        axes.text(x, middle, text, ha="center", va="center_baseline", size=11)
+
+    block(0.95, HIDDEN, TOKENS, EVERYWHERE, "x")
+    arrow(axes, (3.0, middle), (4.75, middle))
+    sign(5.15, "@")
+    outline(5.6, WIDE, HIDDEN)
+    block(5.6 + rank * part, part, HIDDEN, color, f"$A_{rank}$")
+    axes.annotate("gelu", (9.75, middle), xytext=(0, 3), textcoords="offset points", ha="center", va="bottom")
+    arrow(axes, (8.9, middle), (10.7, middle))
+    outline(10.8, WIDE, TOKENS)
+    block(10.8 + rank * part, part, TOKENS, color, f"$Y_{rank}$")
+    sign(14.6, "@")
+    outline(15.2, HIDDEN, WIDE)
+    block(15.2, HIDDEN, part, color, f"$B_{rank}$", down=rank * part, of=WIDE)
+    sign(17.8, "=")
+    block(18.4, HIDDEN + 0.6, TOKENS, color, "partial")
+    arrow(axes, (21.1, middle), (24.9, middle))
+    block(25.0, HIDDEN, TOKENS, EVERYWHERE, "Z")
+
+
+def _mapping(axes, x, height, name, does, align):
+    """f or g: a bar through all ranks' rows, and what it does each way."""
+    box(axes, x - 0.28, -0.1, 0.56, height + 0.1, OP_COLOR["collective"], ec="none", zorder=5)
+    axes.text(x, height / 2, name, ha="center", va="center_baseline", size=14, style="italic", weight="bold",
+              color=PAPER, zorder=6)  # fmt: skip
+    for line, up in zip(does, (18, 5), strict=True):
+        axes.annotate(line, (x - 0.28 if align == "left" else x + 0.28, height), xytext=(0, up), size=9.5, ha=align,
+                      textcoords="offset points", va="baseline", color=INK)  # fmt: skip

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 
+from lib.plots.draw import bar, heading, middle, page, rank_rows
 from lib.plots.labels import short
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, finish, on_color, rank_color, styled
+from lib.plots.style import FAINT, OP_COLOR, PAPER, finish, on_color, rank_color, styled
 
 
 @styled
@@ -31,32 +31,22 @@ def ring_attention_work(layouts, title=None, note=""):
     work = {name: _pairs(layout) for name, layout in layouts.items()}  # (cp, steps) each
     most = max(steps.sum(1).max() for steps in work.values())
 
-    figure = Figure(figsize=(8, 3.7))
-    panels = figure.subplots(1, 2 * len(layouts), squeeze=False, width_ratios=[3, 1.25] * len(layouts))[0]
+    figure, panels = page(3.7, columns=2 * len(layouts), width_ratios=[3, 1.25] * len(layouts))
     for (name, layout), square, bars in zip(layouts.items(), panels[::2], panels[1::2], strict=True):
         _square(square, layout, T)
-        square.set_title(name, loc="left", size=10, weight="bold")
+        heading(square, name)
+        rank_rows(bars, range(cp))
         for rank, pairs in enumerate(work[name].sum(1)):
-            color = rank_color(rank)
-            bars.barh(rank, pairs, height=0.7, color=color)
-            inside = pairs > 0.55 * most
-            bars.annotate(short(pairs), (0 if inside else pairs, rank), xytext=(4, 0), textcoords="offset points",
-                          va="center_baseline", weight="bold", size=9.5,
-                          color=on_color(color) if inside else INK)  # fmt: skip
-        bars.set(xlim=(0, 1.08 * most), ylim=(cp - 0.45, -0.55))
-        bars.set_yticks(range(cp), [f"rank {r}" for r in range(cp)])
-        for label, rank in zip(bars.get_yticklabels(), range(cp), strict=True):
-            label.set(color=rank_color(rank), weight="bold")
+            bar(bars, rank, pairs, rank_color(rank), short(pairs), 1.2 * most)
+        bars.set(xlim=(0, 1.08 * most), xlabel="pairs")
         bars.set_xticks([])
-        bars.set_xlabel("pairs")
-        bars.tick_params(axis="y", length=0)
-        bars.spines[["left", "bottom"]].set_visible(False)
+        bars.spines["bottom"].set_visible(False)
     claim = _claim(work)
     return finish(
         figure,
         title or claim,
         f"{note} Coloured: pairs that the mask lets through, by the rank that holds the query; the number: at which "
-        "step. Time: each step takes as long as its most pairs.".strip(),
+        "step. Time: each step takes as long as its most pairs.",
         f"For each layout of {T} tokens over {cp} ranks, the lower triangle of queries against keys, coloured by rank, "
         f"with the step of each block. {claim}. {note} "
         + " ".join(
@@ -99,8 +89,8 @@ def _square(axes, layout, T):
                 low = 0.5 if (k <= q).all() else 0.31  # of half a block, the lower left corner
                 x, y = left + low * (right - left), bottom - low * (bottom - top)
                 size = 9.5 if low == 0.5 or right - left > T / 6 else 8
-                axes.text(x, y, str(step), ha="center", va="center_baseline", size=size if len(cuts) < 12 else 6.5,
-                          color=on_color(rank_color(owner[rows[0]])))  # fmt: skip
+                ink = on_color(rank_color(owner[rows[0]]))
+                middle(axes, x, y, str(step), ink, size if len(cuts) < 12 else 6.5)
     for cut in cuts[1:-1]:
         axes.plot([0, cut], [cut, cut], color=PAPER, lw=1.6)
         axes.plot([cut, cut], [cut, T], color=PAPER, lw=1.6)

@@ -6,11 +6,11 @@ sat  ----x              '-- expert 1   [cat][on]     n tokens on the left; E exp
 on   -------------------'
 """
 
-from matplotlib.figure import Figure
-from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from lib.plots.style import ALARM, INK, PAPER, finish, on_color, rank_color, styled
+from lib.plots.draw import box, page
+from lib.plots.style import ALARM, INK, PAPER, finish, rank_color, styled
 
 LEFT, RIGHT, WIDTH = 1.0, 6.0, 10.4  # where lines begin and end, and how wide the drawing is
 CROSS = 0.16  # of the way, where the line of a dropped pair ends
@@ -40,35 +40,19 @@ def routing(asked, kept, experts, slots, names=None, title=None, note=""):
     dropped = [(t, e) for t, of_token in enumerate(asked) for e in of_token if (t, e) not in pairs]
     left_out = set(range(n)) - {t for t, _ in pairs}
     heights = [(t + 0.5) / n for t in range(n)]  # 0 on top, 1 at the bottom
-    row, side = 0.7 / experts, min(0.95, 3.0 / slots)
 
-    figure = Figure(figsize=(8, min(4.0, 1.5 + 0.22 * max(n, 1.6 * experts))))
-    axes = figure.add_subplot()
+    figure, axes = page(1.5 + 0.22 * max(n, 1.6 * experts))
     axes.axis("off")
     axes.set(xlim=(0, WIDTH), ylim=(1.0, 0.0))
     for t, name in enumerate(names):
         axes.text(LEFT - 0.12, heights[t], name, ha="right", va="center_baseline", size=min(10, 140 / n),
                   color=ALARM if t in left_out else INK, weight="bold" if t in left_out else "normal")  # fmt: skip
-    for e in range(experts):
-        middle, color = (e + 0.5) / experts, rank_color(e)
-        axes.text(RIGHT + 0.25 + slots * side, middle, f"expert {e}", va="center_baseline", weight="bold", color=color)
-        for slot in range(slots):
-            left, fc = RIGHT + 0.1 + slot * side, color if (e, slot) in holds else PAPER
-            axes.add_patch(Rectangle((left, middle - row / 2), 0.9 * side, row, fc=fc, ec=color, lw=1.2, zorder=4))
-            if (e, slot) in holds:
-                axes.text(left + 0.45 * side, middle, names[holds[e, slot]], ha="center", va="center_baseline",
-                          size=8.5, color=on_color(color), zorder=5, clip_on=True)  # fmt: skip
+    _slots(axes, experts, slots, {place: names[t] for place, t in holds.items()})
     for t, e, _ in kept:
         points = _bend((LEFT, heights[t]), (RIGHT + 0.08, (e + 0.5) / experts))
         axes.add_patch(PathPatch(Path(points, [1, 4, 4, 4]), fc="none", ec=rank_color(e), lw=1.8, zorder=2,
                                  ls=_dashes(asked[t], e)))  # fmt: skip
-    for i, (t, e) in enumerate(dropped):
-        earlier = sum(token == t for token, _ in dropped[:i])
-        x = LEFT + CROSS * (1 + 0.45 * earlier) * (RIGHT - LEFT)
-        goes_up = any((other + 0.5) / experts < heights[t] for token, other in pairs if token == t)
-        y = heights[t] + (0.3 if goes_up else -0.3) / n  # away from the line that goes on
-        axes.plot([LEFT, x], [heights[t], y], color=rank_color(e), lw=1.8, ls=_dashes(asked[t], e), zorder=2)
-        axes.plot([x], [y], marker="x", ms=8, mew=2.6, color=ALARM, zorder=6)
+    _crosses(axes, asked, dropped, pairs, heights, experts)
     total, empty = sum(map(len, asked)), experts * slots - len(kept)
     what = "choices" if max(map(len, asked)) > 1 else "tokens"
     claim = f"{len(dropped)} of {total} {what} find no slot, {empty} of {experts * slots} slots are empty"
@@ -77,7 +61,7 @@ def routing(asked, kept, experts, slots, names=None, title=None, note=""):
     return finish(
         figure,
         title or claim,
-        f"{note} A line: a token goes to an expert's slot, in its colour. Cross: no slot was left.{key}".strip(),
+        f"{note} A line: a token goes to an expert's slot, in its colour. Cross: no slot was left.{key}",
         f"A picture of {n} tokens on the left and {experts} experts with {slots} slots each on the right. {claim}. "
         f"{note} "
         + " ".join(
@@ -86,6 +70,29 @@ def routing(asked, kept, experts, slots, names=None, title=None, note=""):
         )
         + f" Without a slot: {_listed(f'{names[t]} at expert {e}' for t, e in dropped)}.",
     )
+
+
+def _slots(axes, experts, slots, holds):
+    """The experts' slots on the right, and in them the names of the tokens: {(expert, slot): name}."""
+    row, side = 0.7 / experts, min(0.95, 3.0 / slots)
+    for e in range(experts):
+        middle, color = (e + 0.5) / experts, rank_color(e)
+        axes.text(RIGHT + 0.25 + slots * side, middle, f"expert {e}", va="center_baseline", weight="bold", color=color)
+        for slot in range(slots):
+            left, fc = RIGHT + 0.1 + slot * side, color if (e, slot) in holds else PAPER
+            name = holds.get((e, slot), "")
+            box(axes, left, middle - row / 2, 0.9 * side, row, fc, name, size=8.5, ec=color, lw=1.2, zorder=4)
+
+
+def _crosses(axes, asked, dropped, pairs, heights, experts):
+    """The lines of pairs without a slot: short, and with a cross at their end."""
+    for i, (t, e) in enumerate(dropped):
+        earlier = sum(token == t for token, _ in dropped[:i])
+        x = LEFT + CROSS * (1 + 0.45 * earlier) * (RIGHT - LEFT)
+        goes_up = any((other + 0.5) / experts < heights[t] for token, other in pairs if token == t)
+        y = heights[t] + (0.3 if goes_up else -0.3) / len(heights)  # away from the line that goes on
+        axes.plot([LEFT, x], [heights[t], y], color=rank_color(e), lw=1.8, ls=_dashes(asked[t], e), zorder=2)
+        axes.plot([x], [y], marker="x", ms=8, mew=2.6, color=ALARM, zorder=6)
 
 
 def _bend(start, end):

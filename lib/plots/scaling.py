@@ -1,12 +1,10 @@
 """Scaling: throughput against the number of ranks, and the share of a step that is exposed communication."""
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from lib.plots.labels import short, spread
-from lib.plots.style import FAINT, OP_COLOR, RANK_COLORS, finish, styled
-
-DASHED = (0, (5, 2.5))
+from lib.plots.draw import above, curves, grid, heading, named_ends, page, ticks
+from lib.plots.labels import amount, few, in_sentences, lines_in_words, short
+from lib.plots.style import FAINT, RANK_COLORS, finish, styled
 
 
 @styled
@@ -33,32 +31,27 @@ def scaling(measured, predicted, title=None, note="", at=None):
     most = max(ranks[-1] for ranks, _ in speedup.values())
     low, high = 0.9 * min(1.0, *(min(times) for _, times in speedup.values())), 1.2 * most
 
-    figure = Figure(figsize=(8, 3.9))
-    panels = figure.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
+    figure, panels = page(3.9, columns=len(kinds), sharey=True)
     for axes, kind in zip(panels, kinds, strict=True):
         axes.set(xscale="log", yscale="log", xlabel="ranks", xlim=(0.93, 1.08 * most), ylim=(low, high))
         axes.plot([1, most], [1, most], color=FAINT, lw=1.2, zorder=1)
         axes.annotate("perfect", (most**0.5, most**0.5), xytext=(-4, 4), textcoords="offset points", color=FAINT,
                       ha="right", size=9)  # fmt: skip
-        ends = {}
-        for (of, how, link), (ranks, times) in speedup.items():
-            if of == kind:
-                look = {"marker": "o", "ms": 5, "lw": 2} if how == "measured" else {"ls": DASHED, "lw": 1.6}
-                axes.plot(ranks, times, color=color[link], zorder=3, **look)
-                ends.setdefault(link, (ranks[-1], times[-1]))  # the measured one, where there is one
-        places = spread([np.log10(y) for _, y in ends.values()], 0.075 * np.log10(high / low))
-        for (link, (ranks, times)), y in zip(ends.items(), places, strict=True):
-            axes.annotate(f"{link}\n{times / ranks:.0%}" if len(kinds) == 1 else f"{times / ranks:.0%}",
-                          (1.03, 10**y), xycoords=("axes fraction", "data"), color=color[link], va="center",
-                          weight="bold", size=9.5)  # fmt: skip
+        found, theory = ({link: curve for (of, as_, link), curve in speedup.items() if (of, as_) == (kind, how)}
+                         for how in ("measured", "predicted"))  # fmt: skip
+        curves(axes, found, theory, color)
+        ends = {link: (ranks[-1], times[-1]) for link, (ranks, times) in (theory | found).items()}
+        named_ends(
+            axes,
+            [(f"{link}\n" * (len(kinds) == 1) + f"{t / n:.0%}", t, color[link]) for link, (n, t) in ends.items()],
+            *(0.075, 1.03), size=9.5,
+        )  # fmt: skip
         every = 1 + int(np.log2(most) / 7)  # doublings from tick to tick
         for axis, begin, end in ((axes.xaxis, 1, most), (axes.yaxis, low, high)):
-            powers = [k for k in range(-30, 30) if begin <= 2.0**k <= end and k % every == 0]
-            axis.set_ticks([2.0**k for k in powers], [f"{2**k:,}" if k >= 0 else f"1/{2**-k}" for k in powers])
-            axis.set_ticks([], minor=True)
-        axes.grid(color=OP_COLOR["idle"], lw=0.7)
-        axes.set_axisbelow(True)
-        axes.set_title(_KINDS.get(kind, kind), loc="left", size=10, weight="bold")
+            powers = [2.0**k for k in range(-30, 30) if begin <= 2.0**k <= end and k % every == 0]
+            ticks(axis, powers, lambda times: f"{times:,.0f}" if times >= 1 else f"1/{1 / times:.0f}")
+        grid(axes)
+        heading(axes, _KINDS.get(kind, kind))
         if at is not None:
             axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
     panels[0].set_ylabel("throughput, times one rank's")
@@ -66,18 +59,13 @@ def scaling(measured, predicted, title=None, note="", at=None):
         panels[0].text(0.04, 0.95 - 0.085 * i, link, transform=panels[0].transAxes, color=color[link], weight="bold",
                        va="top")  # fmt: skip
     claim = _scaling_claim(kinds, links, speedup)
-    lines = "; ".join(
-        line for line in ("solid: measured" * bool(measured), "dashed: predicted" * bool(predicted)) if line
-    )
     return finish(
         figure,
         title or claim,
-        f"{note} {lines[0].upper()}{lines[1:]}. At the right: efficiency, a share of N times one rank's.".strip(),
+        f"{note} {lines_in_words(measured, predicted)}. At the right: efficiency, a share of N times one rank's.",
         f"Throughput against ranks on logarithmic axes, a panel per kind of scaling. {claim}. {note} "
         + " ".join(
-            f"{kind}, {link}, {how}: "
-            + ", ".join(f"{short(t)} times on {n}" for n, t in zip(*_few(ranks, times), strict=True))
-            + "."
+            f"{kind}, {link}, {how}: {', '.join(f'{short(times[i])} times on {ranks[i]}' for i in few(len(ranks)))}."
             for (kind, how, link), (ranks, times) in speedup.items()
         ),
     )
@@ -119,67 +107,39 @@ def communication_share(measured, predicted, critical=None, unit="rows", title=N
         if not 0 <= min(share) <= max(share) <= 1:
             raise ValueError(f"{name}: shares from {min(share):g} to {max(share):g}; a share is from 0 to 1")
     color = dict(zip(names, RANK_COLORS, strict=False))
-    figure = Figure(figsize=(8, 3.6))
-    axes = figure.add_subplot()
-    axes.set(xscale="log", xlabel=f"{unit} per rank and step", ylabel="exposed (% of the step)")
-    for curves, look in ((predicted, {"ls": DASHED, "lw": 1.6}), (measured, {"marker": "o", "ms": 5, "lw": 2})):
-        for name, (batch, share) in curves.items():
-            axes.plot(batch, [100 * s for s in share], color=color[name], **look)
     batches = sorted({b for x, _ in [*measured.values(), *predicted.values()] for b in x})
-    axes.set(xlim=(batches[0] / 1.08, batches[-1] * 1.08), ylim=(0, 103))
-    ends = {name: 100 * (measured.get(name) or predicted[name])[1][-1] for name in names}
-    for name, y in zip(names, spread(list(ends.values()), 8), strict=True):
-        axes.annotate(name, (1.015, y), xycoords=("axes fraction", "data"), color=color[name], va="center",
-                      weight="bold")  # fmt: skip
+    figure, axes = page(3.6)
+    axes.set(xscale="log", xlabel=f"{unit} per rank and step", ylabel="exposed (% of the step)",
+             xlim=(batches[0] / 1.08, batches[-1] * 1.08), ylim=(0, 103))  # fmt: skip
+    named_ends(axes, curves(axes, measured, predicted, color, 100), 0.078)
     marked = {name: b for name, b in (critical or {}).items() if batches[0] <= b <= batches[-1]}
     for name, b in marked.items():
         axes.axvline(b, color=color[name], lw=1.2, zorder=1)
-        axes.annotate(_count(b), (b, 1), xycoords=("data", "axes fraction"), xytext=(3, -2), color=color[name],
-                      textcoords="offset points", va="top", weight="bold", size=9)  # fmt: skip
+        above(axes, b, amount(b, 2), xytext=(3, -2), color=color[name], ha="left", va="top", weight="bold", size=9)
     if at is not None:
         axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
-    ticks = batches if len(batches) <= 8 else [10.0**e for e in range(20) if batches[0] <= 10.0**e <= batches[-1]]
-    axes.xaxis.set_ticks(ticks, [_count(b) for b in ticks])
-    axes.xaxis.set_ticks([], minor=True)
-    axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
-    axes.set_axisbelow(True)
+    powers = [10.0**e for e in range(20) if batches[0] <= 10.0**e <= batches[-1]]
+    ticks(axes.xaxis, batches if len(batches) <= 8 else powers, lambda b: amount(b, 2))
+    grid(axes, "y")
     judged = measured or predicted
-    first, last = names[0], names[-1]
     claim = "; ".join(
         f"over {name} from {judged[name][1][0]:.0%} to {judged[name][1][-1]:.0%}"
-        for name in dict.fromkeys((first, last))
+        for name in dict.fromkeys((names[0], names[-1]))
         if name in judged
     )
     claim = f"More {unit} per rank, less waiting: {claim} of the step"
-    lines = "; ".join(
-        line for line in ("solid: measured" * bool(measured), "dashed: predicted" * bool(predicted)) if line
-    )
     marks = " Upright: from here on communication is shorter than backward." if marked else ""
     return finish(
         figure,
         title or claim,
-        f"{note} {lines[0].upper()}{lines[1:]}.{marks}".strip(),
+        f"{note} {lines_in_words(measured, predicted)}.{marks}",
         f"Exposed communication in percent of the step, against {unit} per rank. {claim}. {note} "
-        + " ".join(
-            f"{name}, {how}: "
-            + ", ".join(f"{s:.0%} at {_count(b)}" for b, s in zip(*_few(batch, share), strict=True))
-            + "."
-            for how, curves in (("measured", measured), ("predicted", predicted))
-            for name, (batch, share) in curves.items()
+        + in_sentences(
+            {"measured": measured, "predicted": predicted},
+            lambda curve: ", ".join(f"{curve[1][i]:.0%} at {amount(curve[0][i], 2)}" for i in few(len(curve[0]))),
         )
-        + "".join(f" {name}: critical at {_count(b)}." for name, b in (critical or {}).items()),
+        + "".join(f" {name}: critical at {amount(b, 2)}." for name, b in (critical or {}).items()),
     )
-
-
-def _count(value):
-    """Two digits, thousands apart: 12345 -> "12,000"."""
-    return short(float(f"{value:.2g}"))
-
-
-def _few(x, y):
-    """At most 8 of the points, ends included: what a sentence can hold."""
-    places = sorted({round(i * (len(x) - 1) / 7) for i in range(8)})
-    return [x[i] for i in places], [y[i] for i in places]
 
 
 def _same_length(name, x, y):

@@ -9,12 +9,9 @@
 A row holds what does not depend on each other, such as q, k and v. A line goes from a result to who reads it.
 """
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
-from lib.plots.boxes import amount
-from lib.plots.labels import scale
-from lib.plots.style import FAINT, OP_COLOR, PAPER, RANK_COLORS, finish, on_color, styled
+from lib.plots.draw import box, heading, middle, page
+from lib.plots.labels import amount, capital, clock, scale
+from lib.plots.style import FAINT, OP_COLOR, RANK_COLORS, finish, on_color, styled
 
 STRATEGY_COLOR = {"column": RANK_COLORS[1], "row": RANK_COLORS[3]}
 WHOLE = ("replicate", "given", "wanted")
@@ -38,11 +35,9 @@ def shardings(operators, plans, both_ways, title=None, note=""):
         if set(plan.strategies) != {op.name for op in operators}:
             raise ValueError(f"{name} has strategies for {', '.join(plan.strategies)}: give a plan of these operators")
     pitch = min(0.24, 3.0 / len(rows))  # inches
-    figure = Figure(figsize=(8, min(4.0, 1.05 + pitch * len(rows))))
-    panels = figure.subplots(1, len(plans), squeeze=False, sharey=True)[0]
-    factor, unit = (1e3, "ms") if max(plan.seconds for plan in plans.values()) < 1 else (1.0, "s")
-    if max(plan.seconds for plan in plans.values()) < 1e-3:
-        factor, unit = 1e6, "µs"
+    figure, panels = page(1.05 + pitch * len(rows), columns=len(plans), sharey=True)
+    longest = max(plan.seconds for plan in plans.values())
+    factor, unit = (1e6, "µs") if longest < 1e-3 else clock(longest)
     size = min(9.0, 40 * pitch)
     for axes, (name, plan) in zip(panels, plans.items(), strict=True):
         places = _places(rows)
@@ -50,10 +45,8 @@ def shardings(operators, plans, both_ways, title=None, note=""):
         for op in operators:
             x, y, wide = places[op.name]
             words = plan.strategies[op.name].name
-            color = _color(words)
-            axes.add_patch(Rectangle((x, y - 0.36), wide, 0.72, fc=color, ec=PAPER, lw=0.6, zorder=3))
-            axes.text(x + wide / 2, y, words, ha="center", va="center_baseline", size=size if wide > 1 else 0.75 * size,
-                      color=on_color(color), zorder=4)  # fmt: skip
+            box(axes, x, y - 0.36, wide, 0.72, _color(words), lw=0.6, zorder=3)
+            middle(axes, x + wide / 2, y, words, on_color(_color(words)), size if wide > 1 else 0.75 * size)
         for i, row in enumerate(rows):
             if text := _sent(row, plan.moves, both_ways):
                 label = axes.annotate(text, (3.25, i), va="center_baseline", size=size, color=OP_COLOR["send"],
@@ -63,17 +56,15 @@ def shardings(operators, plans, both_ways, title=None, note=""):
         axes.set_yticks(range(len(rows)), [_words(row) for row in rows], size=size)
         axes.set_xticks([])
         axes.tick_params(length=0)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
+        axes.spines[:].set_visible(False)
         by, of = scale(plan.sent, "elements")
-        costs = f"{amount(plan.seconds * factor)} {unit}, {amount(plan.sent / by)} {of}"
-        axes.set_title(f"{name}: {costs}", loc="left", size=9.5, weight="bold", pad=3)
+        heading(axes, f"{name}: {amount(plan.seconds * factor)} {unit}, {amount(plan.sent / by)} {of}", size=9.5, pad=3)
     claim = _claim(plans, factor, unit)
     return finish(
         figure,
-        title or f"{claim[0].upper()}{claim[1:]}",
+        title or capital(claim),
         f"{note} Above: time, and elements that all ranks send. In a box: how it is split. Purple: what sends its "
-        "result, forward / backward. + w: and its weights' gradients are all-reduced.".strip(),
+        "result, forward / backward. + w: and its weights' gradients are all-reduced.",
         f"Operators of a traced module and how each is split, a column per plan. {claim}. {note} "
         + " ".join(f"{name}: {_in_words(rows, plan, both_ways)}." for name, plan in plans.items()),
     )

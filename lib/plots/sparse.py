@@ -1,9 +1,8 @@
 """Parameters against compute per token: a dense layer uses all it has, a mixture of experts has many and uses few."""
 
-from matplotlib.figure import Figure
-
-from lib.plots.labels import short
-from lib.plots.style import FAINT, OP_COLOR, PAPER, RANK_COLORS, finish, styled
+from lib.plots.draw import DASHED, grid, numbers, page
+from lib.plots.labels import COUNTS, amount, capital, in_unit
+from lib.plots.style import FAINT, PAPER, RANK_COLORS, finish, styled
 
 PER_PARAMETER = 2  # operations of forward per parameter used: one multiplication and one addition
 
@@ -22,12 +21,11 @@ def sparse_layer(points, title=None, note=""):
     for label, point in every:
         if len(point) != 2 or min(point) <= 0:
             raise ValueError(f"{label}: {point} is not (operations per token, parameters), both above 0")
-    figure = Figure(figsize=(8, 3.9))
-    axes = figure.add_subplot()
+    figure, axes = page(3.9)
     axes.set(xscale="log", yscale="log", xlabel="operations per token, forward", ylabel="parameters")
     x, y = zip(*(point for _, point in every), strict=True)
     low, high = min(x) / 2.2, max(x) * 3
-    axes.plot([low, high], [low / PER_PARAMETER, high / PER_PARAMETER], color=FAINT, ls=(0, (5, 2.5)), lw=1.4, zorder=1)
+    axes.plot([low, high], [low / PER_PARAMETER, high / PER_PARAMETER], color=FAINT, ls=DASHED, lw=1.4, zorder=1)
     for (kind, of_kind), color, marker in zip(points.items(), RANK_COLORS, "osD^", strict=False):
         axes.plot(*zip(*of_kind.values(), strict=True), color=color, lw=0, marker=marker, ms=8, mec=PAPER, zorder=3,
                   label=kind)  # fmt: skip
@@ -36,18 +34,16 @@ def sparse_layer(points, title=None, note=""):
                           size=9, color=color, weight="bold", zorder=4)  # fmt: skip
     axes.set(xlim=(low, high), ylim=(min(min(y), low / PER_PARAMETER) / 1.3, max(y) * 1.9))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: _amount(value))
-        axis.set_minor_formatter(lambda value, _: "")
-    axes.grid(color=OP_COLOR["idle"], lw=0.7)
-    axes.set_axisbelow(True)
+        numbers(axis, _amount)
+    grid(axes)
     axes.legend(loc="lower right", frameon=False, borderpad=0, handletextpad=0.3)
     times, most = max((PER_PARAMETER * parameters / operations, label) for label, (operations, parameters) in every)
-    claim = f"{most}: {short(float(f'{times:.3g}'))} times the parameters that a token uses"
+    claim = f"{most}: {amount(times)} times the parameters that a token uses"
     return finish(
         figure,
-        title or f"{claim[0].upper()}{claim[1:]}",
+        title or capital(claim),
         f"{note} Dashed: {PER_PARAMETER} operations per parameter, as in a dense layer. Above it: parameters that a "
-        "token does not pay for.".strip(),
+        "token does not pay for.",
         f"Parameters against operations per token on logarithmic axes. {claim}. {note} "
         + " ".join(
             f"{kind}, {label}: {_amount(operations)} operations, {_amount(parameters)} parameters."
@@ -59,7 +55,4 @@ def sparse_layer(points, title=None, note=""):
 
 def _amount(value):
     """1.6e9 -> "1.6 billion"."""
-    for factor, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
-        if value >= factor:
-            return f"{short(float(f'{value / factor:.3g}'))} {word}"
-    return short(float(f"{value:.3g}"))
+    return in_unit(value, COUNTS, 3)

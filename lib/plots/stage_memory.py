@@ -1,4 +1,9 @@
-"""Model state on each rank by stage of ZeRO: what the formula says, and what was measured beside it.
+"""Model state on each rank by stage of ZeRO: who holds what, what the formula says, and what was measured beside it.
+
+             stage 0      stage 1      stage 2      stage 3         Rajbhandari et al. 2020, figure 1:
+weights      ####  ####   ####  ####   ####  ####   #...  .#..      ####  whole, the same on every rank
+gradients    ####  ####   ####  ####   #...  .#..   #...  .#..      .#..  this rank's part alone
+optimizer    ####  ####   #...  .#..   #...  .#..   #...  .#..
 
 stage 0   [ weight ][ gradient ][        optimizer state         ]  120 GB
 stage 1   [ weight ][ gradient ][]  31.4 GB
@@ -6,14 +11,13 @@ stage 2   [ weight ][]  16.6 GB
 stage 3   []  1.9 GB
 """
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
+from lib.cost.state import RECIPES
 from lib.cost.zero import SHARDED, rank_state
-from lib.plots.boxes import amount
-from lib.plots.labels import scale, short
+from lib.plots.draw import above, beside, box, color_names, grid, heading, key, numbers, outline, page, rows, stack
+from lib.plots.labels import COUNTS, amount, in_unit, scale, short
 from lib.plots.memory import PART_COLOR
-from lib.plots.style import INK, OP_COLOR, PAPER, finish, on_color, styled
+from lib.plots.product import EVERYWHERE
+from lib.plots.style import FAINT, INK, finish, rank_color, styled
 
 COLOR = {
     "weight": PART_COLOR["weights"],
@@ -21,6 +25,45 @@ COLOR = {
     "optimizer": PART_COLOR["fp32 weights"],  # with Adam's moments
 }
 IN_WORDS = {"weight": "weights", "gradient": "gradients", "optimizer": "optimizer state"}
+NAMES = ("data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3, FSDP")
+# Rows, and the part of the model state by which one sees that the row is cut.
+ROWS = {"weights": "weight", "gradients": "gradient", "optimizer\nstate": "master"}
+SIDE = 0.88  # of a cell; what is left keeps cells apart
+
+
+@styled
+def who_holds_what(N=4, title=None):
+    """A panel per stage, a column per rank, a row per part of the model state. No data: a picture. N: 2 to 8."""
+    if not 2 <= N <= 8:
+        raise ValueError(f"N={N}: a column per rank, 2 to 8 of them can be read")
+    figure, panels = page(3.6, columns=len(SHARDED), sharey=True)
+    kept = [short(rank_state(1, stage, N).total) for stage in SHARDED]  # bytes per parameter
+    for axes, (stage, cut) in zip(panels, SHARDED.items(), strict=True):
+        for row, part in enumerate(ROWS.values()):
+            for rank in range(N):
+                _cell(axes, rank, row, N, part in cut)
+        axes.set(xlim=(-0.1, N + 0.1), ylim=(len(ROWS) + 0.05, -0.05))
+        axes.set_xticks([rank + 0.5 for rank in range(N)], range(N))
+        axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False, pad=1)
+        color_names([tick.label2 for tick in axes.xaxis.get_major_ticks()], map(rank_color, range(N)))  # those on top
+        axes.spines[:].set_visible(False)
+        heading(axes, f"stage {stage}\n{NAMES[stage]}")
+        axes.set_xlabel(f"{kept[stage]} bytes", weight="bold", size=11)
+    state = RECIPES["mixed"]
+    each = (state.weight, state.gradient, state.total - state.weight - state.gradient)
+    names = [f"{name}\n{n_bytes} bytes" for name, n_bytes in zip(ROWS, each, strict=True)]
+    panels[0].set_yticks([row + 0.5 for row in range(len(ROWS))], names)
+    claim = f"Each stage cuts one row more: {', '.join(kept)} bytes per parameter and rank"
+    return finish(
+        figure,
+        title or claim,
+        f"A column is a rank. Grey: whole, the same on all ranks. Coloured: 1/{N} of it, this rank's alone. Bytes: per "
+        "parameter in mixed precision with Adam.",
+        f"A picture of the four stages of ZeRO on {N} ranks, a panel per stage, a row each for weights, gradients and "
+        f"optimizer state, a column per rank. {claim}. Stage 0: every rank holds all three whole. Stage 1: each rank "
+        f"holds 1/{N} of the optimizer state, and the rest whole. Stage 2: 1/{N} of gradients and optimizer state, and "
+        f"the weights whole. Stage 3: 1/{N} of everything. A rank's part is a strip in its colour.",
+    )
 
 
 @styled
@@ -37,29 +80,26 @@ def state_by_stage(parameters, N, precision="mixed", memory=80e9, title=None, no
     totals = [sum(parts.values()) for parts in bars.values()]
     factor, unit = scale(totals[0], "bytes")
     shown = memory <= 4 * totals[0]
-    end = 1.22 * max(totals[0], memory * shown)
-    figure = Figure(figsize=(8, 3.4))
-    axes = figure.add_subplot()
+    figure, axes = page(3.4)
+    end = 1.22 * max(totals[0], memory * shown) / factor
+    _dress(axes, bars, end, f"model state on each rank ({unit})", pad=1.7 if shown else 0.4)
     for row, (parts, total) in enumerate(zip(bars.values(), totals, strict=True)):
-        _stack(axes, row, parts, factor, end)
+        stack(axes, row, _drawn(parts, factor), COLOR, 6.8 / end)
         less = f", {_amount(totals[0] / total)} x less" if total < 0.99 * totals[0] else ""
-        _total(axes, row, total / factor, f"{_amount(total / factor)} {unit}{less}")
+        beside(axes, total / factor, row, f"{_amount(total / factor)} {unit}{less}")
     if shown:
         axes.axvline(memory / factor, color=INK, lw=1.6, zorder=4)
-        axes.annotate(f"a GPU of {_bytes(memory)}", (memory / factor, 1), xycoords=("data", "axes fraction"), size=9,
-                      xytext=(0, 2), textcoords="offset points", ha="center", va="bottom")  # fmt: skip
-    _dress(axes, bars, end / factor, f"model state on each rank ({unit})", pad=1.7 if shown else 0.4)
-    claim = (
-        f"{_count(parameters)} parameters, {N:,} rank{'s' * (N > 1)}: "
-        f"{', '.join(_amount(total / factor) for total in totals)} {unit} by stage"
-    )
+        above(axes, memory / factor, f"a GPU of {_bytes(memory)}", size=9)
     fits = [stage for stage, total in enumerate(totals) if total <= memory]
     fit = f"from stage {fits[0]} on it fits" if fits and fits[0] else "all fit" if fits else "none fits"
-    claim = f"{claim}; {fit} in {_bytes(memory)}"
+    claim = (
+        f"{in_unit(parameters, COUNTS, 3)} parameters, {N:,} rank{'s' * (N > 1)}: "
+        f"{', '.join(_amount(total / factor) for total in totals)} {unit} by stage; {fit} in {_bytes(memory)}"
+    )
     return finish(
         figure,
         title or claim,
-        f"{note} By the formula, with Adam, precision: {precision}. Activations come on top.".strip(),
+        f"{note} By the formula, with Adam, precision: {precision}. Activations come on top.",
         f"Bars of model state on one rank, a bar per stage of ZeRO. {claim}. {note} "
         + " ".join(f"{name}: {_in_words(parts, factor)} {unit}." for name, parts in bars.items()),
     )
@@ -83,19 +123,18 @@ def state_measured(measured, predicted, title=None, note=""):
             raise ValueError(f"{name}: {parts} are not bytes of {', '.join(COLOR)}, more than 0 in all")
     totals = {name: sum(parts.values()) for name, parts in measured.items()}
     formula = {name: sum(predicted[name].values()) for name in measured}
-    most = max([*totals.values(), *formula.values()])
-    factor, unit = scale(most, "bytes")
-    figure = Figure(figsize=(8, min(4.0, 1.75 + 0.42 * len(measured))))
-    axes = figure.add_subplot()
+    off = {name: totals[name] / formula[name] - 1 for name in measured}
+    factor, unit = scale(max([*totals.values(), *formula.values()]), "bytes")
+    end = 1.22 * max([*totals.values(), *formula.values()]) / factor
+    figure, axes = page(1.75 + 0.42 * len(measured))
+    _dress(axes, measured, end, f"live on one rank ({unit})", pad=0.4)
     for row, (name, parts) in enumerate(measured.items()):
-        _stack(axes, row, parts, factor, 1.22 * most)
-        _outline(axes, row, predicted[name], factor)
-        off = totals[name] / formula[name] - 1
-        text = f"{amount(totals[name] / factor)} {unit}" + f" ({off:+.1%})" * (abs(off) >= 0.0005)
-        _total(axes, row, max(totals[name], formula[name]) / factor, text)
-    _dress(axes, measured, 1.22 * most / factor, f"live on one rank ({unit})", pad=0.4)
-    apart = max(abs(totals[name] / formula[name] - 1) for name in measured)
+        stack(axes, row, _drawn(parts, factor), COLOR, 6.8 / end)
+        outline(axes, row, 0.43, _drawn(predicted[name], factor).values())
+        text = f"{amount(totals[name] / factor)} {unit}" + f" ({off[name]:+.1%})" * (abs(off[name]) >= 0.0005)
+        beside(axes, max(totals[name], formula[name]) / factor, row, text)
     exact = all(measured[name].get(part, 0) == predicted[name].get(part, 0) for name in measured for part in COLOR)
+    apart = max(map(abs, off.values()))
     within = "is the formula, to the byte" if exact else f"within {max(0.001, apart):.1%} of the formula"
     least, largest = min(totals, key=totals.get), max(totals, key=totals.get)
     claim = f"Measured {within}: {largest} {amount(totals[largest] / factor)} {unit} a rank" + (
@@ -104,7 +143,7 @@ def state_measured(measured, predicted, title=None, note=""):
     return finish(
         figure,
         title or claim,
-        f"{note} Filled: measured. Dashed: the formula.".strip(),
+        f"{note} Filled: measured. Dashed: the formula.",
         f"Bars of model state on one rank, measured and by the formula. {claim}. {note} "
         + " ".join(
             f"{name}: {_in_words(parts, factor)} {unit} measured, {_in_words(predicted[name], factor)} by the formula."
@@ -113,53 +152,34 @@ def state_measured(measured, predicted, title=None, note=""):
     )
 
 
+def _cell(axes, rank, row, N, is_cut):
+    """What one rank holds of one part: all of it, or an outline with the rank's strip."""
+    left, top = rank + (1 - SIDE) / 2, row + (1 - SIDE) / 2
+    if not is_cut:
+        box(axes, left, top, SIDE, SIDE, EVERYWHERE, ec="none")
+        return
+    box(axes, left, top + rank * SIDE / N, SIDE, SIDE / N, rank_color(rank), ec="none")
+    box(axes, left, top, SIDE, SIDE, "none", ec=FAINT, lw=0.9, zorder=3)
+
+
 def _parts(state):
     """A ModelState as {"weight": bytes, "gradient": bytes, "optimizer": bytes}."""
     return {"weight": state.weight, "gradient": state.gradient,
             "optimizer": state.master + state.momentum + state.variance}  # fmt: skip
 
 
-def _stack(axes, row, parts, factor, end):
-    """The parts end to end on one row, each with its number where there is room. end: of the axis, bytes."""
-    start = 0.0
-    for part in (part for part in COLOR if parts.get(part)):
-        size, color, wide = parts[part] / factor, COLOR[part], parts[part] / end * 6.8  # inches
-        edge = 0.8 * (wide > 0.06)  # or a narrow part would be all edge
-        axes.add_patch(Rectangle((start, row - 0.35), size, 0.7, fc=color, ec=PAPER, lw=edge, zorder=2))
-        text = amount(size)
-        if wide > 0.085 * len(text) + 0.08:
-            axes.text(start + size / 2, row, text, ha="center", va="center_baseline", size=9, color=on_color(color),
-                      zorder=5)  # fmt: skip
-        start += size
-
-
-def _outline(axes, row, parts, factor):
-    """The same, dashed and a little higher. A part has no left edge: it is the one before's right."""
-    start = 0.0
-    for part in (part for part in COLOR if parts.get(part)):
-        end = start + parts[part] / factor
-        axes.plot([start, end, end, start], [row - 0.43, row - 0.43, row + 0.43, row + 0.43], color=INK, lw=1.4,
-                  ls=(0, (3, 1.6)), zorder=4)  # fmt: skip
-        start = end
-
-
-def _total(axes, row, x, text):
-    axes.annotate(text, (x, row), xytext=(6, 0), textcoords="offset points", va="center_baseline", weight="bold",
-                  zorder=6, bbox={"boxstyle": "round,pad=0.1", "fc": PAPER, "ec": "none"})  # fmt: skip
+def _drawn(parts, factor):
+    """What is not 0, in order and in the unit of the axis."""
+    return {part: parts[part] / factor for part in COLOR if parts.get(part)}
 
 
 def _dress(axes, names, end, xlabel, pad):
     """Axes and key; pad: room between the key and the axes, in letters."""
-    axes.set(xlim=(0, end), ylim=(len(names) - 0.5, -0.5), xlabel=xlabel)
-    axes.set_yticks(range(len(names)), names)
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(lambda value, _: short(value))
-    axes.grid(axis="x", color=OP_COLOR["idle"], lw=0.7)
-    axes.set_axisbelow(True)
-    axes.spines["left"].set_visible(False)
-    handles = [Rectangle((0, 0), 1, 1, fc=color, label=IN_WORDS[part]) for part, color in COLOR.items()]
-    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=pad, ncols=3, frameon=False,
-                borderpad=0, handlelength=1.2)  # fmt: skip
+    axes.set(xlim=(0, end), xlabel=xlabel)
+    rows(axes, names)
+    numbers(axes.xaxis)
+    grid(axes, "x")
+    key(axes, {IN_WORDS[part]: color for part, color in COLOR.items()}, borderaxespad=pad)
 
 
 def _in_words(parts, factor):
@@ -174,11 +194,3 @@ def _amount(value):
 def _bytes(n_bytes):
     factor, unit = scale(n_bytes, "bytes")
     return f"{_amount(n_bytes / factor)} {unit}"
-
-
-def _count(parameters):
-    """7.5e9 -> "7.5 billion"."""
-    for factor, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if parameters >= factor:
-            return f"{short(float(f'{parameters / factor:.3g}'))} {word}"
-    return f"{parameters:,.0f}"

@@ -1,11 +1,10 @@
 """What each stage of ZeRO sends in a step of k micro-batches: 2, 2, k + 1 and 3 k times (N-1)/N psi elements."""
 
 from matplotlib.colors import to_rgba
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from lib.plots.labels import short, spread
-from lib.plots.style import INK, OP_COLOR, PAPER, RANK_COLORS, finish, styled
+from lib.plots.draw import DASHES, box, grid, key, numbers, page
+from lib.plots.labels import amount, clock, in_sentences, spread
+from lib.plots.style import INK, PAPER, RANK_COLORS, finish, styled
 
 PALE = 0.25  # of its colour, for a bar that nobody measured
 
@@ -33,58 +32,65 @@ def volume_by_stage(measured, predicted, theirs=None, unit_seconds=None, title=N
         raise ValueError(f"theirs {', '.join(theirs)}, unit_seconds {unit_seconds}: both stand at the right, give one")
     most = max([n for of in (predicted, measured) for each in of.values() for n in each.values()] + [*theirs.values()])
     wide = 0.84 / len(stages)  # of the room of one k
-    figure = Figure(figsize=(8, 3.8))
-    axes = figure.add_subplot()
+    figure, axes = page(3.8)
     for group, k in enumerate(ks):
         for i, stage in enumerate(stages):
-            left, color, formula = group - 0.42 + i * wide, RANK_COLORS[i], predicted[stage][k]
-            value = measured.get(stage, {}).get(k)
-            if value is not None:
-                axes.add_patch(Rectangle((left + 0.12 * wide, 0), 0.76 * wide, value, fc=color, ec="none", zorder=2))
-            fc = "none" if value is not None else to_rgba(color, PALE)
-            axes.add_patch(Rectangle((left + 0.06 * wide, 0), 0.88 * wide, formula, fc=fc, zorder=3, lw=1.4,
-                                     ec=INK if value is not None else color, ls=(0, (3, 1.6))))  # fmt: skip
-            shown = formula if value is None else value
-            axes.annotate(_amount(shown), (left + wide / 2, max(shown, formula)), xytext=(0, 3), ha="center",
-                          textcoords="offset points", va="bottom", weight="bold", size=9)  # fmt: skip
+            value, formula = measured.get(stage, {}).get(k), predicted[stage][k]
+            _bar(axes, group - 0.42 + i * wide, wide, RANK_COLORS[i], value, formula)
     axes.set(xlim=(-0.5, len(ks) - 0.5), ylim=(0, 1.1 * most), ylabel="sent (times (N-1)/N ψ elements)")
     axes.set_xticks(range(len(ks)), [f"{k} micro-batch{'es' * (k > 1)}" for k in ks])
     axes.tick_params(axis="x", length=0)
-    axes.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
-    axes.set_axisbelow(True)
-    look = (lambda c: {"fc": c}) if measured else (lambda c: {"fc": to_rgba(c, PALE), "ec": c, "ls": (0, (3, 1.6))})
-    handles = [Rectangle((0, 0), 1, 1, label=stage, **look(RANK_COLORS[i])) for i, stage in enumerate(stages)]
-    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.3, ncols=6, frameon=False,
-                borderpad=0, handlelength=1.2)  # fmt: skip
-    for (name, value), y in zip(theirs.items(), spread(list(theirs.values()), 0.085 * most), strict=True):
-        right = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
-        axes.plot([len(ks) - 0.5], [value], marker="D", ms=7, mfc=PAPER, mec=INK, mew=1.6, clip_on=False, zorder=6)
-        axes.annotate(f"{name} {_amount(value)}", (1.0, value), xytext=(1.045, y), textcoords=("axes fraction", "data"),
-                      va="center", arrowprops={"arrowstyle": "-", "color": INK, "lw": 0.8, "shrinkA": 1, "shrinkB": 5},
-                      weight="bold", size=9.5, **right)  # fmt: skip
+    grid(axes, "y")
+    look = (lambda c: c) if measured else (lambda c: {"fc": to_rgba(c, PALE), "ec": c, "ls": DASHES})
+    key(axes, {stage: look(RANK_COLORS[i]) for i, stage in enumerate(stages)}, ncols=6)
+    _diamonds(axes, theirs, len(ks) - 0.5, most)
     if unit_seconds:
-        factor, name = (1e3, "ms") if most * unit_seconds < 1 else (1, "s")
-        each = unit_seconds * factor
-        seconds = axes.secondary_yaxis("right", functions=(lambda units: units * each, lambda time: time / each))
-        seconds.set_ylabel(f"time on the wire ({name})")
-        seconds.yaxis.set_major_formatter(lambda value, _: short(float(f"{value:.3g}")))
+        _seconds(axes, unit_seconds, most)
     claim = _claim(measured or predicted, ks)
     marks = "Filled: measured. " * bool(measured) + "Dashed: the formula."
     marks += " Diamond: torch, one micro-batch." * bool(theirs)
-    words = {"measured": measured, "by the formula": predicted}
     return finish(
         figure,
         title or claim,
-        f"{note} {marks} ψ: parameters, padded; N: ranks.".strip(),
+        f"{note} {marks} ψ: parameters, padded; N: ranks.",
         f"Bars of the elements that a rank sends in a step, in units of (N-1)/N psi, for {', '.join(map(str, ks))} "
         f"micro-batches. {claim}. {note} "
-        + " ".join(
-            f"{stage}, {how}: " + ", ".join(f"{_amount(n)} with k = {k}" for k, n in of_stage.items()) + "."
-            for how, of in words.items()
-            for stage, of_stage in of.items()
+        + in_sentences(
+            {"measured": measured, "by the formula": predicted},
+            lambda of_stage: ", ".join(f"{amount(n)} with k = {k}" for k, n in of_stage.items()),
         )
-        + "".join(f" Torch's {name}: {_amount(value)}." for name, value in theirs.items()),
-    )  # fmt: skip
+        + "".join(f" Torch's {name}: {amount(value)}." for name, value in theirs.items()),
+    )
+
+
+def _bar(axes, left, wide, color, value, formula):
+    """What was measured, if it was, the formula's dashed outline round it, and the number above."""
+    if value is not None:
+        box(axes, left + 0.12 * wide, 0, 0.76 * wide, value, color, ec="none")
+    look = {"fc": to_rgba(color, PALE), "ec": color} if value is None else {"fc": "none", "ec": INK}
+    box(axes, left + 0.06 * wide, 0, 0.88 * wide, formula, color, zorder=3, lw=1.4, ls=DASHES, **look)
+    shown = formula if value is None else value
+    axes.annotate(amount(shown), (left + wide / 2, max(shown, formula)), xytext=(0, 3), ha="center",
+                  textcoords="offset points", va="bottom", weight="bold", size=9)  # fmt: skip
+
+
+def _diamonds(axes, theirs, x, most):
+    """Torch's own at the right edge of the axes, with a line from each to its name."""
+    for (name, value), y in zip(theirs.items(), spread(list(theirs.values()), 0.085 * most), strict=True):
+        right = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
+        axes.plot([x], [value], marker="D", ms=7, mfc=PAPER, mec=INK, mew=1.6, clip_on=False, zorder=6)
+        axes.annotate(f"{name} {amount(value)}", (1.0, value), xytext=(1.045, y), textcoords=("axes fraction", "data"),
+                      va="center", arrowprops={"arrowstyle": "-", "color": INK, "lw": 0.8, "shrinkA": 1, "shrinkB": 5},
+                      weight="bold", size=9.5, **right)  # fmt: skip
+
+
+def _seconds(axes, unit_seconds, most):
+    """A second scale at the right: how long that is on the wire."""
+    factor, name = clock(most * unit_seconds)
+    each = unit_seconds * factor
+    seconds = axes.secondary_yaxis("right", functions=(lambda units: units * each, lambda time: time / each))
+    seconds.set_ylabel(f"time on the wire ({name})")
+    numbers(seconds.yaxis, amount)
 
 
 def _claim(volumes, ks):
@@ -94,10 +100,5 @@ def _claim(volumes, ks):
     (least, low), (largest, high) = (pick(of_last.items(), key=lambda item: item[1]) for pick in (min, max))
     batches = f"{k} micro-batch{'es' * (k > 1)}"
     if low == high:
-        return f"With {batches} every stage sends {_amount(low)} times (N-1)/N ψ"
-    return f"With {batches} {largest} sends {_amount(high / low)} times as much as {least}"
-
-
-def _amount(value):
-    """Three digits: 2.0 -> "2", 2.6875 -> "2.69"."""
-    return short(float(f"{value:.3g}"))
+        return f"With {batches} every stage sends {amount(low)} times (N-1)/N ψ"
+    return f"With {batches} {largest} sends {amount(high / low)} times as much as {least}"

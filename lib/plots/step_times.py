@@ -7,13 +7,10 @@ tp across nodes   [ computes      ][ messages            ]                 0.58 
 Where only the prediction is in parts, it has a bar of its own, above the measured one.
 """
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
-from lib.plots.boxes import amount
-from lib.plots.labels import short
+from lib.plots.draw import beside, box, grid, key, numbers, outline, page, rows, stack
+from lib.plots.labels import amount, clock
 from lib.plots.memory import PART_COLOR
-from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, PAPER, RANK_COLORS, finish, on_color, styled
+from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, finish, styled
 
 COLOR = {  # of the parts of a step, as lib.cost.placement and lib.cost.measured call them, in their order
     "step": RANK_COLORS[0],  # all of it
@@ -45,54 +42,40 @@ def step_times(measured, predicted, within=None, title=None, note=""):
     took = {name: sum(parts.values()) for name, parts in measured.items()}
     should = {name: sum(parts.values()) for name, parts in predicted.items()}
     most = max([*took.values(), *should.values()])
-    factor, unit = (1e3, "ms") if most < 1 else (1.0, "s")
-    end = 1.2 * most * (1 + (within or 0) / 2)
-    whole = all("step" in parts for parts in measured.values())
-    apart = whole and not all("step" in parts for parts in predicted.values())
-    figure = Figure(figsize=(8, min(4.0, 1.75 + (0.46 if apart else 0.36) * len(measured))))
-    axes = figure.add_subplot()
-    for row, (name, parts) in enumerate(measured.items()):
+    factor, unit = clock(most)
+    end = 1.2 * most * (1 + (within or 0) / 2) * factor
+    apart = all("step" in parts for parts in measured.values()) and not all("step" in p for p in predicted.values())
+    figure, axes = page(1.75 + (0.46 if apart else 0.36) * len(measured))
+    axes.set(xlim=(0, end), xlabel=f"time of a step ({unit})")
+    rows(axes, measured)
+    numbers(axes.xaxis)
+    grid(axes, "x")
+    for row, name in enumerate(measured):
+        filled, dashed = _drawn(measured[name], factor), _drawn(predicted[name], factor)
+        words = amount if len(filled) > 1 else lambda _: ""
         if apart:
-            _stack(axes, row - 0.2, 0.36, predicted[name], factor, end)
-            _stack(axes, row + 0.2, 0.3, parts, factor, end)
-            _outline(axes, row - 0.2, 0.18, {"step": should[name]}, factor)
+            stack(axes, row - 0.2, dashed, COLOR, 6.2 / end, 0.36, 8)
+            stack(axes, row + 0.2, filled, COLOR, 6.2 / end, 0.3, 8, words)
+            outline(axes, row - 0.2, 0.18, [should[name] * factor])
         else:
-            _stack(axes, row, 0.64, parts, factor, end)
-            _outline(axes, row, 0.42, predicted[name], factor)
+            stack(axes, row, filled, COLOR, 6.2 / end, 0.64, 9, words)
+            outline(axes, row, 0.42, dashed.values())
         off, far = took[name] / should[name] - 1, should[name] * factor
         if within:
-            axes.add_patch(Rectangle((far * (1 - within), row - 0.46), 2 * within * far, 0.92, fc=FAINT, alpha=0.28,
-                                     ec="none", zorder=1))  # fmt: skip
-        outside = within and abs(off) > within
-        right = max(took[name], should[name] * (1 + (within or 0))) * factor
-        axes.annotate(f"{amount(took[name] * factor)} {unit} ({off:+.0%})", (right, row), xytext=(6, 0), weight="bold",
-                      textcoords="offset points", va="center_baseline", color=ALARM if outside else INK, zorder=6,
-                      bbox={"boxstyle": "round,pad=0.1", "fc": PAPER, "ec": "none"})  # fmt: skip
-    axes.set(xlim=(0, end * factor), ylim=(len(measured) - 0.5, -0.5), xlabel=f"time of a step ({unit})")
-    axes.set_yticks(range(len(measured)), measured)
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(lambda value, _: short(value))
-    axes.grid(axis="x", color=OP_COLOR["idle"], lw=0.7)
-    axes.set_axisbelow(True)
-    axes.spines["left"].set_visible(False)
-    drawn = {
-        part
-        for plans in (measured, predicted if apart else {})
-        for parts in plans.values()
-        for part in parts
-        if parts[part]
-    }
-    handles = [Rectangle((0, 0), 1, 1, fc=COLOR[part], label=part) for part in COLOR if part in drawn - {"step"}]
-    if handles:
-        axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.3, ncols=8,
-                    frameon=False, borderpad=0, handlelength=1.2)  # fmt: skip
+            box(axes, far * (1 - within), row - 0.46, 2 * within * far, 0.92, FAINT, alpha=0.28, ec="none", zorder=1)
+        right = max(took[name] * factor, far * (1 + (within or 0)))
+        color = ALARM if within and abs(off) > within else INK
+        beside(axes, right, row, f"{amount(took[name] * factor)} {unit} ({off:+.0%})", color)
+    plans = [*measured.values(), *(predicted.values() if apart else [])]
+    if drawn := {part for parts in plans for part in parts if parts[part]} - {"step"}:
+        key(axes, {part: COLOR[part] for part in COLOR if part in drawn})
     claim = _claim(took, should, within)
     look = "Below, solid: measured. Above, dashed: predicted." if apart else "Filled: measured. Dashed: predicted."
     band = f" Grey: {within:.0%} to either side of it." if within else ""
     return finish(
         figure,
         title or claim,
-        f"{note} {look}{band} In brackets: measured over predicted.".strip(),
+        f"{note} {look}{band} In brackets: measured over predicted.",
         f"Bars of the time of a step, measured and predicted. {claim}. {note} "
         + " ".join(
             f"{name}: {_in_words(parts, factor)} {unit} measured, {_in_words(predicted[name], factor)} predicted."
@@ -110,27 +93,9 @@ def _in_parts(plans):
     return found
 
 
-def _stack(axes, row, height, parts, factor, end):
-    """The parts end to end, each with its number where there is room."""
-    start = 0.0
-    for part in (part for part in COLOR if parts.get(part)):
-        size, color = parts[part] * factor, COLOR[part]
-        axes.add_patch(Rectangle((start, row - height / 2), size, height, fc=color, ec=PAPER, lw=0.8, zorder=2))
-        text = amount(size)
-        if len(parts) > 1 and parts[part] / end * 6.2 > 0.085 * len(text) + 0.08:  # inches
-            axes.text(start + size / 2, row, text, ha="center", va="center_baseline", size=9 if height > 0.5 else 8,
-                      color=on_color(color), zorder=5)  # fmt: skip
-        start += size
-
-
-def _outline(axes, row, half, parts, factor):
-    """Dashed, and a little higher than the bar. A part has no left edge: it is the one before's right."""
-    start = 0.0
-    for part in (part for part in COLOR if parts.get(part)):
-        end = start + parts[part] * factor
-        axes.plot([start, end, end, start], [row - half, row - half, row + half, row + half], color=INK, lw=1.4,
-                  ls=(0, (3, 1.6)), zorder=4)  # fmt: skip
-        start = end
+def _drawn(parts, factor):
+    """What is not 0, in order and in the unit of the axis."""
+    return {part: parts[part] * factor for part in COLOR if parts.get(part)}
 
 
 def _claim(took, should, within):

@@ -7,11 +7,9 @@ A span is (rank, lane, label, begin, end), in seconds, as `lib.paced.Spans` reco
 lane: "compute" or "network"; each holds one thing at a time. The label "wait" in the lane "compute" is no work.
 """
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
-from lib.plots.labels import short
-from lib.plots.style import FAINT, OP_COLOR, PAPER, finish, on_color, rank_color, styled
+from lib.plots.draw import WAITING, box, heading, page, rank_rows, time_axis
+from lib.plots.labels import amount, capital
+from lib.plots.style import FAINT, OP_COLOR, PAPER, finish, styled
 
 LANES = ("compute", "network")
 KIND_COLOR = {
@@ -38,61 +36,44 @@ def step_timeline(steps, title=None, note=""):
     longest = max(seconds.values())
     rows = sum(2 * len(r) for r in ranks.values())
 
-    figure = Figure(figsize=(8, min(4.0, 1.75 + 0.3 * len(names) + 0.18 * rows)))
-    panels = figure.subplots(
-        len(names), sharex=True, squeeze=False, gridspec_kw={"height_ratios": [len(r) for r in ranks.values()]}
-    )[:, 0]
+    figure, panels = page(1.75 + 0.3 * len(names) + 0.18 * rows, rows=len(names), sharex=True,
+                          gridspec_kw={"height_ratios": [len(r) for r in ranks.values()]})  # fmt: skip
     lane_height = (figure.get_figheight() - 1.4 - 0.3 * len(names)) / rows  # inches, near enough
     for axes, (name, spans) in zip(panels, steps.items(), strict=True):
         for rank, lane, label, begin, end in spans:
             y = ranks[name].index(rank) + 0.4 * LANES.index(lane) - 0.4
-            kind = "all-reduce" if lane == "network" else label
-            color = KIND_COLOR.get(kind, OP_COLOR["idle"])
+            color = KIND_COLOR.get(_kind(lane, label), OP_COLOR["idle"])
             wide = (end - begin) / longest * 6.9  # inches
-            edge = PAPER if wide > 0.08 else color  # or a narrow bar would be all edge
-            look = {"fc": PAPER, "ec": FAINT, "hatch": "/////"} if kind == "wait" else {"fc": color, "ec": edge}
-            axes.add_patch(Rectangle((1e3 * (begin - zero[name]), y), 1e3 * (end - begin), 0.37, lw=0.6, **look))
-            if kind != "wait" and wide > 0.075 * len(label) + 0.05 and lane_height > 0.115:
-                axes.text(1e3 * ((begin + end) / 2 - zero[name]), y + 0.185, label, ha="center", va="center_baseline",
-                          size=min(9, 60 * lane_height), color=on_color(color))  # fmt: skip
-        axes.set(xlim=(0, 1.02e3 * longest), ylim=(len(ranks[name]) - 0.5, -0.5))
-        axes.set_yticks([r - 0.02 for r in range(len(ranks[name]))], [f"rank {r}" for r in ranks[name]])
-        for label, rank in zip(axes.get_yticklabels(), ranks[name], strict=True):
-            label.set(color=rank_color(rank), weight="bold")
-        axes.tick_params(axis="y", length=0)
-        axes.spines["left"].set_visible(False)
+            look = {"ec": PAPER if wide > 0.08 else color, "lw": 0.6}  # or a narrow bar would be all edge
+            if _kind(lane, label) == "wait":
+                look, label = WAITING | {"lw": 0.6}, ""
+            box(axes, 1e3 * (begin - zero[name]), y, 1e3 * (end - begin), 0.37, color, label,
+                wide if lane_height > 0.115 else 0, min(9, 60 * lane_height), **look)  # fmt: skip
+        axes.set_xlim(0, 1.02e3 * longest)
+        rank_rows(axes, ranks[name])
         axes.axvline(1e3 * seconds[name], color=FAINT, lw=1.2, zorder=0)
-        axes.set_title(
-            f"{name}: {_milliseconds(seconds[name])}, {hidden[name]:.0%} of the communication hidden",
-            loc="left", size=10, weight="bold", pad=3,
-        )  # fmt: skip
-    panels[-1].set_xlabel("time (ms)", loc="left")
-    panels[-1].xaxis.set_major_formatter(lambda ms, _: short(ms))
-    kinds = dict.fromkeys(
-        "all-reduce" if lane == "network" else label for spans in steps.values() for _, lane, label, *_ in spans
-    )
-    handles = [
-        Rectangle((0, 0), 1, 1, fc=PAPER, ec=FAINT, hatch="/////", label="waits")
-        if kind == "wait"
-        else Rectangle((0, 0), 1, 1, fc=KIND_COLOR.get(kind, OP_COLOR["idle"]), label=kind)
-        for kind in kinds
-    ]
-    panels[-1].legend(handles=handles, loc="upper right", bbox_to_anchor=(1, 0), borderaxespad=1.75, ncols=8,
-                      frameon=False, borderpad=0, handlelength=1.2)  # fmt: skip
+        took = f"{amount(1e3 * seconds[name])} ms"
+        heading(axes, f"{name}: {took}, {hidden[name]:.0%} of the communication hidden", pad=3)
+    kinds = dict.fromkeys(_kind(lane, label) for spans in steps.values() for _, lane, label, *_ in spans)
+    look = {kind: KIND_COLOR.get(kind, OP_COLOR["idle"]) for kind in kinds} | {"wait": WAITING}
+    time_axis(panels[-1], "ms", {"waits" if kind == "wait" else kind: look[kind] for kind in kinds})
     claim = _claim(names, seconds, hidden)
     of_each = "; ".join(
-        f"{name}, {len(ranks[name])} rank{'s' * (len(ranks[name]) > 1)}: {_milliseconds(seconds[name])}, "
-        f"{_milliseconds(network_seconds(spans) / len(ranks[name]))} of communication per rank, "
+        f"{name}, {len(ranks[name])} rank{'s' * (len(ranks[name]) > 1)}: {amount(1e3 * seconds[name])} ms, "
+        f"{amount(1e3 * network_seconds(spans) / len(ranks[name]))} ms of communication per rank, "
         f"{hidden[name]:.0%} of it hidden"
         for name, spans in steps.items()
     )
     return finish(
         figure,
         title or claim,
-        f"{note} Upper lane: the rank computes. Lower lane: its buckets travel; hidden is what runs beside compute."
-        .strip(),
+        f"{note} Upper lane: the rank computes. Lower lane: its buckets travel; hidden is what runs beside compute.",
         f"Timeline of one training step, a panel per way to run it. {claim}. {note} {of_each}.",
-    )  # fmt: skip
+    )
+
+
+def _kind(lane, label):
+    return "all-reduce" if lane == "network" else label
 
 
 def hidden_share(spans):
@@ -111,18 +92,13 @@ def network_seconds(spans):
     return sum(end - begin for _, lane, _, begin, end in spans if lane == "network")
 
 
-def _milliseconds(seconds):
-    """Three digits: 0.12345 -> "123 ms"."""
-    return f"{short(float(f'{1e3 * seconds:.3g}'))} ms"
-
-
 def _claim(names, seconds, hidden):
     first, last = names[0], names[-1]
     if len(names) == 1:
-        return f"{hidden[last]:.0%} of the communication is hidden; the step takes {_milliseconds(seconds[last])}"
+        return f"{hidden[last]:.0%} of the communication is hidden; the step takes {amount(1e3 * seconds[last])} ms"
     return (
-        f"{last[0].upper()}{last[1:]}: {hidden[last]:.0%} of communication hidden, "
-        f"{_milliseconds(seconds[last])} a step instead of {_milliseconds(seconds[first])}"
+        f"{capital(last)}: {hidden[last]:.0%} of communication hidden, "
+        f"{amount(1e3 * seconds[last])} ms a step instead of {amount(1e3 * seconds[first])} ms"
     )
 
 

@@ -20,6 +20,7 @@ import matplotlib.style
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 PAPER, INK, FAINT = "#faf9f6", "#22262b", "#6b6f76"
 ALARM = "#c2103a"  # what is wrong; always thicker as well, for who does not see the red
@@ -108,11 +109,12 @@ def styled(draw):
 def finish(figure, title, caption, alt):
     """Put title and caption round what is drawn, render, and return the Drawing. Call it inside a `styled` function.
 
-    title: the claim, one or two lines. caption: what to see. alt: the figure in words, for who cannot see it.
+    title: the claim, one or two lines. caption: what to see. alt: the figure in words, for who cannot see it. A note
+    that a caption or an alt text would begin with may be empty: spaces that it leaves are taken away.
     """
     width, height = figure.get_size_inches()
     # Letters per inch at these sizes, on the safe side: the width of text is known only after drawing.
-    title, caption = textwrap.wrap(title, int(9.3 * width)), textwrap.wrap(caption, int(13.5 * width))
+    title, caption = textwrap.wrap(title, int(9.3 * width)), textwrap.wrap(caption.strip(), int(13.5 * width))
     top, bottom = 0.16 + 0.23 * len(title), 0.12 + 0.18 * len(caption)  # inches
     figure.text(0.12 / width, 1 - 0.1 / height, "\n".join(title), va="top", size=12.5, weight="bold")
     figure.text(0.12 / width, 0.09 / height, "\n".join(caption), va="bottom", size=9.5, color=FAINT)
@@ -123,7 +125,16 @@ def finish(figure, title, caption, alt):
     png = io.BytesIO()
     # Not savefig, which draws once more beforehand; at the DPI set above. No version in the file: the same bytes.
     FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
-    return Drawing(png.getvalue(), alt, width, height)
+    return Drawing(png.getvalue(), " ".join(alt.split()), width, height)
+
+
+@styled
+def told(title, words):
+    """A figure of words alone: `title` in bold, below it `words`. For sliders that ask for what cannot be."""
+    lines = len(textwrap.wrap(words, 108))  # as `finish` wraps a caption 8 inches wide
+    figure = Figure(figsize=(8, 0.67 + 0.18 * lines))
+    figure.add_subplot().set_axis_off()
+    return finish(figure, title, words, f"{title}. {words}")
 
 
 def freeze_layout(figure):

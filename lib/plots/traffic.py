@@ -1,14 +1,15 @@
-"""Who sent how much to whom, and the pattern in it: a ring, a star, everybody to everybody."""
+"""Who sent how much to whom, and the pattern in it: a ring, a star, everybody to everybody; and over which link."""
 
+import dataclasses
 import math
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from lib.plots.labels import scale, short
-from lib.plots.style import FAINT, PAPER, finish, on_color, styled
+from lib.plots.draw import DASHES, box, color_names, heading, middle, page, paper
+from lib.plots.labels import amount, capital, scale, short
+from lib.plots.style import FAINT, INK, PAPER, finish, on_color, rank_color, styled
 
 
 @styled
@@ -29,16 +30,15 @@ def traffic_matrix(matrix, unit="bytes", title=None):
     for src, dst in np.ndindex(N, N):
         value = matrix[src, dst]
         color, edge = (shade(value / matrix.max()), PAPER) if value else (PAPER, "#e9e7e1")
-        axes.add_patch(Rectangle((dst - 0.5, src - 0.5), 1, 1, fc=color, ec=edge, lw=1.5 if numbers else 0.3))
+        box(axes, dst - 0.5, src - 0.5, 1, 1, color, ec=edge, lw=1.5 if numbers else 0.3, zorder=1)
         if numbers and (value or src != dst):
-            ink = on_color(color) if value else "#b9b7b0"
-            axes.text(dst, src, short(value / factor), ha="center", va="center_baseline", color=ink, size=size)
+            middle(axes, dst, src, short(value / factor), on_color(color) if value else "#b9b7b0", size)
     axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     if numbers:  # one more column and row: what each rank sent and received in all
         for r in range(N):
             for place, total in (((N, r), matrix[r].sum()), ((r, N), matrix[:, r].sum())):
-                axes.text(*place, short(total / factor), ha="center", va="center_baseline", size=size)
+                middle(axes, *place, short(total / factor), size=size)
         axes.set_xticks(range(N + 1), [*(f"to {r}" for r in range(N)), "sent"])
         axes.set_yticks(range(N + 1), [*(f"rank {r}" for r in range(N)), "received"])
         for label in (axes.get_xticklabels()[-1], axes.get_yticklabels()[-1]):
@@ -63,18 +63,118 @@ def traffic_claim(matrix, unit):
     """The pattern of a traffic matrix, in words."""
     N, sends = len(matrix), matrix.sum(1)
     factor, scaled_unit = scale(sends.max(), unit)
-    amount = f"{short(sends.max() / factor)} {scaled_unit}"
+    most = f"{short(sends.max() / factor)} {scaled_unit}"
     off = ~np.eye(N, dtype=bool)
     if not matrix.any():
         return "Nothing was sent"
     if N > 2 and all(matrix[r].sum() == matrix[r, (r + 1) % N] > 0 for r in range(N)):
-        each = f"{amount} each" if len(set(sends)) == 1 else f"at most {amount}"
+        each = f"{most} each" if len(set(sends)) == 1 else f"at most {most}"
         return f"A ring: every rank sends only to the next one, {each}"
     if (matrix[off] == matrix[off][0]).all() and not matrix[~off].any():
-        return f"Every rank sends every other the same: {amount} each in all"
+        return f"Every rank sends every other the same: {most} each in all"
     for hub in range(N):
         if N > 2 and matrix.sum() == matrix[hub].sum() + matrix[:, hub].sum():
             return f"A star: every message starts or ends at rank {hub}"
     if len(set(sends)) == 1:
-        return f"Every rank sends the same amount, {amount}"
-    return f"Rank {sends.argmax()} sends most: {amount}, {sends.max() / sends.sum():.0%} of all"
+        return f"Every rank sends the same amount, {most}"
+    return f"Rank {sends.argmax()} sends most: {most}, {sends.max() / sends.sum():.0%} of all"
+
+
+def exchange_matrix(rows, title=None):
+    """Who sends how many rows to whom: `traffic_matrix` of rows, and who gets most, for whom all others wait.
+
+    rows: (N, N), [src, dst]; the diagonal holds what stays on its rank, which is not sent.
+    """
+    rows = np.asarray(rows)
+    if rows.ndim != 2 or rows.shape[0] != rows.shape[1] or rows.size == 0 or (rows < 0).any():
+        raise ValueError(f"an exchange is N x N numbers of rows, [src, dst], none below 0; got shape {rows.shape}")
+    got, busiest = rows.sum(0), int(rows.sum(0).argmax())
+    if not rows.any():
+        claim = "Nobody has a row for anybody"
+    elif got.max() == got.min():
+        claim = f"Even: every rank's experts get {got[0]:,} rows"
+    else:
+        claim = (
+            f"Rank {busiest}'s experts get {got[busiest]:,} of {rows.sum():,} rows, "
+            f"{got[busiest] / got.mean():.2g} times their share"
+        )
+    drawing = traffic_matrix(rows, "rows", title or claim)
+    return dataclasses.replace(drawing, alt=f"{claim}. {drawing.alt}")
+
+
+@styled
+def server_traffic(matrices, predicted=None, title=None, note=""):
+    """A panel per method, a bar per rank: the bytes that it sent (below) and got (above) in one step.
+
+    matrices: {"parameter server": (N, N), "ring": (N, N)}, [src, dst], from `Ledger.matrix("bytes")` of one step.
+    predicted: {"ring": (N,) bytes, ...}, sent and received together, per rank; drawn dashed.
+    note: a sentence to begin the caption with, such as the size of the model.
+    """
+    matrices, predicted = {name: np.asarray(m) for name, m in matrices.items()}, predicted or {}
+    if not 1 <= len(matrices) <= 4 or not any(m.any() for m in matrices.values()):
+        raise ValueError(f"{len(matrices)} matrices of bytes: give 1 to 4, of steps that sent something")
+    for name, matrix in matrices.items():
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
+            raise ValueError(f"{name}: a traffic matrix is N x N, [src, dst]; got shape {matrix.shape}")
+        if name in predicted and np.shape(predicted[name]) != (len(matrix),):
+            raise ValueError(f"{name}: {np.shape(predicted[name])} predictions for {len(matrix)} ranks, give one each")
+    carried = {name: m.sum(1) + m.sum(0) for name, m in matrices.items()}  # (N,) sent + received
+    most = max(c.max() for c in carried.values())
+    factor, unit = scale(most, "bytes")
+
+    figure, panels = page(3.6, columns=len(matrices), sharey=True,
+                          gridspec_kw={"width_ratios": [len(m) for m in matrices.values()]})  # fmt: skip
+    for axes, (name, matrix) in zip(panels, matrices.items(), strict=True):
+        N = len(matrix)
+        _bars(axes, matrix / factor, most / factor, np.asarray(predicted.get(name, ())) / factor)
+        axes.set(xlim=(-0.6, N - 0.4), ylim=(0, 1.14 * most / factor), xlabel="rank")
+        axes.set_xticks(range(N), range(N))
+        color_names(axes.get_xticklabels(), map(rank_color, range(N)))
+        axes.tick_params(axis="x", length=0)
+        heading(axes, name)
+    panels[0].set_ylabel(f"{unit} through its link, per step")
+    claim = _server_claim(carried, factor, unit)
+    dashes = " Dashed: the prediction." if predicted else ""
+    return finish(
+        figure,
+        title or claim,
+        f"{note} A bar is what a rank sent (solid) and got (hatched) in one step.{dashes}",
+        f"Bars of bytes per rank. {claim}. {note} "
+        + " ".join(
+            f"{name}: " + ", ".join(f"rank {r} {n:,}" for r, n in enumerate(of_ranks)) + "."
+            for name, of_ranks in carried.items()
+        )
+        + "".join(
+            f" Predicted, {name}: " + ", ".join(f"{n:,.0f}" for n in of_ranks) + "."
+            for name, of_ranks in predicted.items()
+        ),
+    )
+
+
+def _bars(axes, matrix, most, predicted):
+    """What each rank sent and got, one on the other, and dashed what was predicted, (N,) or nothing."""
+    busiest = (matrix.sum(1) + matrix.sum(0)).argmax()
+    for rank in range(len(matrix)):
+        sent, received, color = matrix[rank].sum(), matrix[:, rank].sum(), rank_color(rank)
+        box(axes, rank - 0.36, 0, 0.72, sent, color, ec=color)
+        box(axes, rank - 0.36, sent, 0.72, received, PAPER, ec=color, hatch="/////")
+        axes.annotate(amount(sent + received), (rank, sent + received), xytext=(0, 3), ha="center", va="bottom",
+                      textcoords="offset points", weight="bold", size=9)  # fmt: skip
+        if rank == busiest and sent > 0.12 * most:
+            middle(axes, rank, sent / 2, "sent", on_color(color), 8.5)
+        if rank == busiest and received > 0.12 * most:
+            middle(axes, rank, sent + received / 2, "got", size=8.5, bbox=paper(0.12))
+    for rank, y in enumerate(predicted):
+        axes.plot([rank - 0.47, rank + 0.47], [y, y], color=INK, ls=DASHES, lw=1.8, zorder=4)
+
+
+def _server_claim(carried, factor, unit):
+    """The busiest rank of the method that is hardest on one rank, against the method that is easiest."""
+    words = lambda n_bytes: f"{amount(n_bytes / factor)} {unit}"
+    worst, best = (pick(carried, key=lambda name: carried[name].max()) for pick in (max, min))
+    busiest = carried[worst].argmax()
+    claim = f"{capital(worst)}: rank {busiest}'s link carries {words(carried[worst].max())}"
+    if carried[worst].max() == carried[best].max():
+        return claim
+    who = "every rank's" if len(set(carried[best])) == 1 else "at most"
+    return f"{claim}; {best}: {who} {words(carried[best].max())}"

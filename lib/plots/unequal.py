@@ -8,12 +8,9 @@ in proportion   rank 0  [   6 rows   ]|
                 rank 2  [ 1 row ]:::::|
 """
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
-from lib.plots.boxes import amount
-from lib.plots.labels import short
-from lib.plots.style import FAINT, INK, OP_COLOR, finish, on_color, rank_color, styled
+from lib.plots.draw import DASHES, beside, box, heading, page, rows, time_axis
+from lib.plots.labels import amount, capital, clock, short
+from lib.plots.style import FAINT, INK, OP_COLOR, finish, rank_color, styled
 
 
 @styled
@@ -29,67 +26,55 @@ def unequal_steps(splits, speeds, measured=None, title=None, note=""):
     if not 1 <= len(splits) <= 3 or not 1 <= N <= 8 or min(speeds) <= 0 or len(splits) * N > 16:
         raise ValueError(f"{len(splits)} splits over speeds {list(speeds)}: 1 to 3 splits over 1 to 8 ranks, 16 lanes "
                          "in all, of speeds above 0")  # fmt: skip
-    for name, rows in splits.items():
-        if len(rows) != N or min(rows) < 0 or not any(rows):
-            raise ValueError(f"{name}: {list(rows)} rows on {N} ranks: give 0 or more for each rank, and a row in all")
+    for name, batch in splits.items():
+        if len(batch) != N or min(batch) < 0 or not any(batch):
+            raise ValueError(f"{name}: {list(batch)} rows on {N} ranks: give 0 or more for each rank, and a row in all")
     if not set(measured) <= set(splits):
         raise ValueError(f"measured {', '.join(measured)} of the splits {', '.join(splits)}: measure some of them")
-    busy = {name: [b / v for b, v in zip(rows, speeds, strict=True)] for name, rows in splits.items()}
+    busy = {name: [b / v for b, v in zip(batch, speeds, strict=True)] for name, batch in splits.items()}
     ends = {name: max(seconds) for name, seconds in busy.items()}
     longest = max([*ends.values(), *measured.values()])
-    factor, unit = (1e3, "ms") if longest < 1 else (1.0, "s")
+    factor, unit = clock(longest)
     lane = min(0.25, (2.65 - 0.32 * len(splits)) / (len(splits) * N))  # inches
-    figure = Figure(figsize=(8, min(4.0, 1.35 + len(splits) * (0.32 + lane * N))))
-    panels = figure.subplots(len(splits), sharex=True, squeeze=False)[:, 0]
-    for axes, (name, rows) in zip(panels, splits.items(), strict=True):
+    size = min(9, 60 * lane)
+    figure, panels = page(1.35 + len(splits) * (0.32 + lane * N), rows=len(splits), sharex=True)
+    for axes, (name, batch) in zip(panels, splits.items(), strict=True):
         end, done = ends[name] * factor, measured.get(name, 0.0) * factor
-        for rank, (b, seconds) in enumerate(zip(rows, busy[name], strict=True)):
-            axes.add_patch(Rectangle((0, rank - 0.4), max(end, done), 0.8, fc=OP_COLOR["idle"], ec="none", zorder=1))
-            axes.add_patch(Rectangle((0, rank - 0.4), seconds * factor, 0.8, fc=OP_COLOR["F"], ec="none", zorder=2))
-            words = f"{b} row{'s' * (b != 1)}"
-            if seconds / longest * 6.4 > 0.075 * len(words):
-                axes.text(seconds * factor / 2, rank, words, ha="center", va="center_baseline", size=min(9, 60 * lane),
-                          color=on_color(OP_COLOR["F"]), zorder=3)  # fmt: skip
-            elif b == 0:
-                axes.annotate("none", (0, rank), xytext=(4, 0), textcoords="offset points", va="center_baseline",
-                              size=min(9, 60 * lane), color=FAINT, zorder=3)  # fmt: skip
-        axes.axvline(end, color=INK, lw=1.6, ls=(0, (3, 1.6)), zorder=4)
+        for rank, (b, seconds) in enumerate(zip(batch, busy[name], strict=True)):
+            box(axes, 0, rank - 0.4, max(end, done), 0.8, OP_COLOR["idle"], ec="none", zorder=1)
+            words, wide = f"{b} row{'s' * (b != 1)}", seconds / longest * 6.4  # inches
+            box(axes, 0, rank - 0.4, seconds * factor, 0.8, OP_COLOR["F"], words, wide, size, ec="none")
+            if b == 0:
+                beside(axes, 0, rank, "none", FAINT, 4, size=size, weight="normal", bbox=None)
+        axes.axvline(end, color=INK, lw=1.6, ls=DASHES, zorder=4)
         if done:
             axes.axvline(done, color=INK, lw=1.8, zorder=4)
-        axes.set(ylim=(N - 0.5, -0.5), xlim=(0, 1.03 * longest * factor))
-        axes.set_yticks(range(N), [f"rank {rank}, {short(v)}/s" for rank, v in enumerate(speeds)])
-        for label, rank in zip(axes.get_yticklabels(), range(N), strict=True):
-            label.set(color=rank_color(rank), weight="bold", size=min(10, 58 * lane))
-        axes.tick_params(axis="y", length=0)
+        axes.set_xlim(0, 1.03 * longest * factor)
+        rows(axes, [f"rank {rank}, {short(v)}/s" for rank, v in enumerate(speeds)], map(rank_color, range(N)),
+             size=min(10, 58 * lane))  # fmt: skip
         axes.tick_params(axis="x", length=3 if axes is panels[-1] else 0)
-        axes.spines["left"].set_visible(False)
         idle = 1 - sum(busy[name]) / (N * ends[name])
         took = f", measured {amount(done)}" if done else ""
-        axes.set_title(f"{name}: {amount(end)} {unit}{took}; the ranks wait {idle:.0%} of the time", loc="left",
-                       size=10, weight="bold", pad=3)  # fmt: skip
-    panels[-1].set_xlabel(f"time ({unit})", loc="left")
-    panels[-1].xaxis.set_major_formatter(lambda value, _: short(value))
-    handles = [Rectangle((0, 0), 1, 1, fc=OP_COLOR["F"], label="computes"),
-               Rectangle((0, 0), 1, 1, fc=OP_COLOR["idle"], ec=FAINT, lw=0.4, label="waits")]  # fmt: skip
-    panels[-1].legend(handles=handles, loc="upper right", bbox_to_anchor=(1, 0), borderaxespad=1.75, ncols=2,
-                      frameon=False, borderpad=0, handlelength=1.2)  # fmt: skip
+        heading(axes, f"{name}: {amount(end)} {unit}{took}; the ranks wait {idle:.0%} of the time", pad=3)
+    waits = {"fc": OP_COLOR["idle"], "ec": FAINT, "lw": 0.4}
+    time_axis(panels[-1], unit, {"computes": OP_COLOR["F"], "waits": waits})
     lines = "Dashed: a step ends, by rows over speed." + " Solid: measured." * bool(measured)
     claim = _claim(ends, measured, factor, unit)
     return finish(
         figure,
-        title or f"{claim[0].upper()}{claim[1:]}",
-        f"{note} {lines}".strip(),
+        title or capital(claim),
+        f"{note} {lines}",
         f"Lanes of {N} ranks of speeds {', '.join(map(short, speeds))} rows per second, a panel per split. {claim}. "
         f"{note} "
         + " ".join(
             f"{name}: "
             + ", ".join(
                 f"rank {r} {b} rows in {amount(s * factor)}"
-                for r, (b, s) in enumerate(zip(rows, busy[name], strict=True))
+                for r, (b, s) in enumerate(zip(batch, busy[name], strict=True))
             )
             + f"; a step {amount(ends[name] * factor)} {unit}"
             + (f", measured {amount(measured[name] * factor)}." if name in measured else ".")
-            for name, rows in splits.items()
+            for name, batch in splits.items()
         ),
     )
 

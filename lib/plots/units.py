@@ -10,10 +10,9 @@ unit 2            [=]          [=]
 
 from itertools import pairwise
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, finish, styled
+from lib.plots.draw import LANE, above, box, grid, heading, page
+from lib.plots.labels import capital
+from lib.plots.style import FAINT, INK, OP_COLOR, finish, styled
 
 PHASE = {"forward": OP_COLOR["F"], "backward": OP_COLOR["B"]}
 
@@ -36,36 +35,23 @@ def units_whole(events, names, title=None, note=""):
     most = {name: max(count, default=0) for name, count in counts.items()}
     lanes = [None, *range(len(names))]
 
-    figure = Figure(figsize=(8, min(4.0, 2.1 + 0.2 * len(lanes))))
-    panels = figure.subplots(2, len(events), squeeze=False, sharex="col", sharey="row",
-                             height_ratios=[max(4, len(lanes)), max(1.6, 0.24 * len(lanes))])  # fmt: skip
+    figure, panels = page(2.1 + 0.2 * len(lanes), 2, len(events), sharex="col", sharey="row",
+                          height_ratios=[max(4, len(lanes)), max(1.6, 0.24 * len(lanes))])  # fmt: skip
     for (upper, lower), (name, spans) in zip(panels.T, whole.items(), strict=True):
         end, cuts = len(order[name]), phases(order[name])
-        for y, place in enumerate(lanes):
-            upper.add_patch(Rectangle((0, y - 0.42), end, 0.84, fc="#f1efe9", ec="none", zorder=0))
-            for begin, until in spans.get(place, []):
-                for since, phase, to in ((a[0], a[1], b[0]) for a, b in pairwise([*cuts, (end, None)])):
-                    x0, x1 = max(begin, since), min(until, to)
-                    if x0 < x1:
-                        upper.add_patch(Rectangle((x0, y - 0.36), x1 - x0, 0.72, fc=PHASE[phase], ec="none", zorder=2))
-                upper.add_patch(
-                    Rectangle((begin, y - 0.36), until - begin, 0.72, fc="none", ec=PAPER, lw=0.8, zorder=3)
-                )
-        for since, phase in cuts:
-            upper.annotate(phase, (since, 1), xycoords=("data", "axes fraction"), xytext=(2, 2), size=9, color=FAINT,
-                           textcoords="offset points", va="bottom")  # fmt: skip
-            for axes in (upper, lower):
+        _lanes(upper, spans, lanes, cuts, end)
+        for axes in (upper, lower):
+            for since, _ in cuts:
                 axes.axvline(since, color=FAINT, lw=1.0, zorder=1)
         steps = [*counts[name], counts[name][-1] if end else 0]
         lower.fill_between(range(end + 1), steps, step="post", color=INK, alpha=0.18, lw=0)
         lower.step(range(end + 1), steps, where="post", color=INK, lw=1.5)
         upper.set(xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))
-        upper.set_title(f"{name}: at most {most[name]} whole", loc="left", size=10, weight="bold", pad=16)
+        heading(upper, f"{name}: at most {most[name]} whole", pad=16)
         upper.tick_params(length=0, labelbottom=False)
         upper.spines[["left", "bottom"]].set_visible(False)
         lower.set(ylim=(0, max(most.values()) + 0.45), xlabel="events of a step, in order", xticks=[])
-        lower.grid(axis="y", color=OP_COLOR["idle"], lw=0.7)
-        lower.set_axisbelow(True)
+        grid(lower, "y")
     panels[0, 0].set_yticks(range(len(lanes)), ["root", *names], size=min(10, 90 / len(lanes)))
     panels[1, 0].set_yticks(range(max(most.values()) + 1))
     panels[1, 0].tick_params(axis="y", labelsize=9)
@@ -76,13 +62,27 @@ def units_whole(events, names, title=None, note=""):
     counted = ", without the root" * any(spans.get(None) for spans in whole.values())
     return finish(
         figure,
-        title or f"{claim[0].upper()}{claim[1:]}",
-        f"{note} A bar: from unshard to reshard. Below: units whole at once{counted}.".strip(),
+        title or capital(claim),
+        f"{note} A bar: from unshard to reshard. Below: units whole at once{counted}.",
         f"A lane per unit, with a bar while its parameters are whole. {claim}. {note} "
         + " ".join(
             f"{name}, whole units in order of events: {', '.join(map(str, count))}." for name, count in counts.items()
         ),
-    )  # fmt: skip
+    )
+
+
+def _lanes(upper, spans, lanes, cuts, end):
+    """A bar where a unit is whole, in the colour of the phase, cut where another phase begins."""
+    for y, place in enumerate(lanes):
+        box(upper, 0, y - 0.42, end, 0.84, LANE, ec="none", zorder=0)
+        for begin, until in spans.get(place, []):
+            for since, phase, to in ((a[0], a[1], b[0]) for a, b in pairwise([*cuts, (end, None)])):
+                x0, x1 = max(begin, since), min(until, to)
+                if x0 < x1:
+                    box(upper, x0, y - 0.36, x1 - x0, 0.72, PHASE[phase], ec="none")
+            box(upper, begin, y - 0.36, until - begin, 0.72, "none", zorder=3)
+    for since, phase in cuts:
+        above(upper, since, phase, xytext=(2, 2), size=9, color=FAINT, ha="left")
 
 
 def changes(name, events, n_units):

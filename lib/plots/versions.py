@@ -8,14 +8,13 @@
 Narayanan et al. 2019. Version k: the weights after k updates of this stage.
 """
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
 from lib.pipeline.actions import Action
 from lib.pipeline.simulate import UNIT, simulate
-from lib.pipeline.versions import pipedream
+from lib.pipeline.stash import pipedream
 from lib.plots.boxes import BOX_COLOR
-from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, PAPER, finish, on_color, styled
+from lib.plots.draw import box, heading, key, page
+from lib.plots.labels import capital
+from lib.plots.style import ALARM, FAINT, OP_COLOR, finish, styled
 
 
 @styled
@@ -45,43 +44,25 @@ def stage_versions(reads, stage=0, title=None, note=""):
     copies = {name: most_at_once(spans) for name, spans in held.items()}
     late = {name: max(of[bar.action] - of[bar.action._replace(kind="F")] for bar in bars) for name, of in reads.items()}
 
-    figure = Figure(figsize=(8, min(4.0, 1.75 + 0.25 * n)))
-    panels = figure.subplots(1, len(reads), squeeze=False, sharey=True)[0]
-    inches = 6.9 / len(reads) / end  # of one unit of time
+    figure, panels = page(1.75 + 0.25 * n, columns=len(reads), sharey=True)
     for axes, (name, of) in zip(panels, reads.items(), strict=True):
-        for version, (since, until) in held[name].items():
-            axes.add_patch(Rectangle((since, version - 0.42), until - since, 0.84, fc=OP_COLOR["idle"], ec="none"))
-        for j in range(n):
-            f, b = (next(bar for bar in bars if bar.action == Action(stage, kind, j)) for kind in "FB")
-            middle, (before, after) = (b.start + b.end) / 2, (of[f.action], of[b.action])
-            axes.plot([f.end, b.start if before == after else middle], [before, before], color=FAINT, lw=1.0, zorder=2)
-            if before != after:  # how many updates lie between: from the row of its forward up to where backward is
-                axes.plot([middle, middle], [before, after - 0.36], color=ALARM, lw=1.8, zorder=4)
-        for bar in bars:
-            (_, _, j), color = bar.action, BOX_COLOR[bar.action.kind]
-            axes.add_patch(Rectangle((bar.start, of[bar.action] - 0.36), bar.end - bar.start, 0.72, fc=color, ec=PAPER,
-                                     lw=0.6, zorder=3))  # fmt: skip
-            if (bar.end - bar.start) * inches > 0.065 * len(str(j)):
-                axes.text((bar.start + bar.end) / 2, of[bar.action], str(j), ha="center", va="center_baseline",
-                          size=7.5, color=on_color(color), zorder=5)  # fmt: skip
+        _panel(axes, bars, of, held[name], 6.9 / len(reads) / end)
         axes.set(xlim=(0, end), ylim=(-0.6, n - 0.4), xlabel="time (forwards)")
         axes.set_yticks(range(n))
         axes.tick_params(axis="y", length=0)
-        axes.set_title(f"{name}: {copies[name]} version{'s' * (copies[name] > 1)} at once", loc="left", size=10,
-                       weight="bold", color=INK)  # fmt: skip
+        heading(axes, f"{name}: {copies[name]} version{'s' * (copies[name] > 1)} at once")
     panels[0].set_ylabel("version of the weights")
-    handles = [Rectangle((0, 0), 1, 1, fc=c, label=t) for c, t in ((BOX_COLOR["F"], "forward"),
-               (BOX_COLOR["B"], "backward"), (OP_COLOR["idle"], "held"))]  # fmt: skip
-    panels[0].legend(handles=handles, loc="upper left", frameon=False, borderpad=0, handlelength=1.2)
+    colors = {"forward": BOX_COLOR["F"], "backward": BOX_COLOR["B"], "held": OP_COLOR["idle"]}
+    key(panels[0], colors, loc="upper left", bbox_to_anchor=(0, 1), borderaxespad=0.5, ncols=1)
     claim = "; ".join(
         f"{name}: backward reads " + (f"weights up to {updates} updates newer" if updates else "what its forward read")
         for name, updates in late.items()
     )
     return finish(
         figure,
-        title or f"{claim[0].upper()}{claim[1:]}",
+        title or capital(claim),
         f"{note} Stage {stage} of {p}. A box lies on the version that it reads; in it, its mini-batch. A line goes "
-        f"from forward to backward{', red through the updates in between' * any(late.values())}.".strip(),
+        f"from forward to backward{', red through the updates in between' * any(late.values())}.",
         f"Versions of the weights that stage {stage} of {p} reads over {n} mini-batches. {claim}. {note} "
         + " ".join(
             f"{name}, at most {copies[name]} versions at once: "
@@ -92,6 +73,22 @@ def stage_versions(reads, stage=0, title=None, note=""):
             for name, of in reads.items()
         ),
     )
+
+
+def _panel(axes, bars, reads, held, inches):
+    """What is held, boxes on the versions that they read, and lines that join F and B; inches: of a unit of time."""
+    for version, (since, until) in held.items():
+        box(axes, since, version - 0.42, until - since, 0.84, OP_COLOR["idle"], ec="none", zorder=1)
+    backward = {bar.action._replace(kind="F"): bar for bar in bars if bar.action.kind == "B"}
+    for f, b in ((bar, backward[bar.action]) for bar in bars if bar.action.kind == "F"):
+        middle, (before, after) = (b.start + b.end) / 2, (reads[f.action], reads[b.action])
+        axes.plot([f.end, b.start if before == after else middle], [before, before], color=FAINT, lw=1.0, zorder=2)
+        if before != after:  # how many updates lie between: from the row of its forward up to where backward is
+            axes.plot([middle, middle], [before, after - 0.36], color=ALARM, lw=1.8, zorder=4)
+    for bar in bars:
+        color, wide = BOX_COLOR[bar.action.kind], (bar.end - bar.start) * inches
+        box(axes, bar.start, reads[bar.action] - 0.36, bar.end - bar.start, 0.72, color, str(bar.action.microbatch),
+            wide, 7.5, room=0.02, lw=0.6, zorder=3)  # fmt: skip
 
 
 def held_spans(bars, reads):

@@ -8,6 +8,9 @@
 
 fp16 needs both. bf16 has the range of fp32 and needs no scaling, but its spacing is wider still: it needs the masters
 all the more.
+
+    master_weights.py    the optimizer steps on fp32 copies of 16-bit weights
+    loss_scaler.py       a loss so large that its gradients are numbers in fp16, and no larger
 """
 
 from lib.precision.loss_scaler import LossScaler

@@ -24,7 +24,7 @@ def make_masters(parameters):
 
 
 @torch.no_grad()
-def copy_up(parameters, masters):
+def grads_to_master(parameters, masters):
     """Move each parameter's `.grad` into its master's, in fp32. Like backward it adds to what is there already.
 
     The 16-bit gradient is dropped: a second call adds nothing twice.
@@ -32,13 +32,13 @@ def copy_up(parameters, masters):
     for parameter, master in zip(parameters, masters, strict=True):
         if master is parameter or parameter.grad is None:
             continue
-        gradient = parameter.grad.float()
+        gradient = parameter.grad.to(master)
         master.grad = gradient if master.grad is None else master.grad.add_(gradient)
         parameter.grad = None
 
 
 @torch.no_grad()
-def copy_down(masters, parameters):
+def master_to_params(masters, parameters):
     """parameter = round(master), to the nearest number that the parameter's dtype has."""
     for master, parameter in zip(masters, parameters, strict=True):
         if master is not parameter:
@@ -51,22 +51,23 @@ class MasterWeights:
         optimizer = MasterWeights(model.parameters(), lambda masters: torch.optim.AdamW(masters, lr=3e-4))
         loss.backward()
         model.average_gradients()      # 16 bits on the wire
-        optimizer.copy_up()
+        optimizer.grads_to_master()
         optimizer.step()               # or scaler.step(optimizer), which unscales the fp32 gradients first
         optimizer.zero_grad()
 
     parameters: of any dtypes. A tied one has one master, a frozen one has none. Make it after `broadcast_parameters`:
     from then on the masters are the truth, and every step overwrites the parameters.
     make_optimizer: called once with `masters`, the list of fp32 masters, one for each of `self.parameters`.
+    masters_of: masters_of(parameters) -> their masters.
 
-    With micro-batches, copy_up() after each backward sums their gradients in fp32. To average in fp32, twice the bytes,
-    call `average_gradients(optimizer.masters)` after copy_up() instead. A learning-rate schedule takes
-    `optimizer.optimizer`.
+    With micro-batches, grads_to_master() after each backward sums their gradients in fp32. To average in fp32, twice
+    the bytes, call `average_gradients(optimizer.masters)` after grads_to_master() instead. A learning-rate schedule
+    takes `optimizer.optimizer`.
     """
 
-    def __init__(self, parameters, make_optimizer):
+    def __init__(self, parameters, make_optimizer, masters_of=make_masters):
         self.parameters = [p for p in dict.fromkeys(parameters) if p.requires_grad]
-        self.masters = make_masters(self.parameters)
+        self.masters = masters_of(self.parameters)
         self.optimizer = make_optimizer(self.masters)
 
     @property
@@ -74,9 +75,9 @@ class MasterWeights:
         """The optimizer's, of masters."""
         return self.optimizer.param_groups
 
-    def copy_up(self):
-        """Between the average and the step: the masters take over the gradients. See the function `copy_up`."""
-        copy_up(self.parameters, self.masters)
+    def grads_to_master(self):
+        """Between the average and the step: the masters take over the gradients. See the function `grads_to_master`."""
+        grads_to_master(self.parameters, self.masters)
 
     def step(self):
         """Update the masters, and round them into the parameters.
@@ -87,10 +88,10 @@ class MasterWeights:
             if master is not parameter and parameter.grad is not None:
                 raise RuntimeError(
                     f"parameter {place}, {tuple(parameter.shape)}, still has its {parameter.dtype} gradient: "
-                    "call copy_up() between average_gradients() and step()"
+                    "call grads_to_master() between average_gradients() and step()"
                 )
         self.optimizer.step()
-        copy_down(self.masters, self.parameters)
+        master_to_params(self.masters, self.parameters)
 
     def zero_grad(self):
         """Forget the gradients of both."""
@@ -113,4 +114,4 @@ class MasterWeights:
         for master, value in zip(self.masters, state["masters"], strict=True):
             master.copy_(value)
         self.optimizer.load_state_dict(state["optimizer"])
-        copy_down(self.masters, self.parameters)
+        master_to_params(self.masters, self.parameters)

@@ -6,16 +6,13 @@ file              what it holds                                      sent, in un
 ----------------  -------------------------------------------------  -------------------------------------------
 mappings.py       f and g; split and gather of the last dim          2 per all-reduce
 linear.py         columns, rows                                      columns: backward 2; rows: forward 2
-mlp.py            columns, gelu, rows                                forward 2, backward 2
-attention.py      heads over ranks, grouped-query too                forward 2, backward 2
-embedding.py      the vocabulary's rows over ranks                   forward 2
-loss.py           cross-entropy of sharded logits                    forward 6/D: 3 numbers a token
+block.py          heads over ranks, grouped-query too; the MLP       each forward 2, backward 2
+vocabulary.py     the vocabulary over ranks: embedding, loss         forward 2; the loss 6/D: 3 numbers a token
 sequence.py       f and g in halves: each rank its own tokens        1 per gather, 1 per scatter: the same in all
-regathered.py     ... keeping only those tokens for backward         backward 1 more for every column layer
+                  ... keeping only those tokens for backward         backward 1 more for every column layer
 dropout.py        the same mask on all ranks, or a mask each         nothing
 gpt.py            the whole model, there and back                    see there
-state.py          checkpoints cut and merged                         nothing
-shards.py         a part of a tensor, and the whole again            -
+shards.py         a part of a tensor or checkpoint; the whole again  -
 
 B sequences of T tokens, D hidden, F MLP width, V vocabulary, H heads, K key/value heads, L layers, tp ranks.
 
@@ -27,26 +24,29 @@ What a layer keeps for backward, numbers per token (with F = 4D and 2 bytes each
     sequence parallel         2D + 2D/tp                (4D + 2F)/tp       HT/tp
       regathered              4D/tp                     (4D + 2F)/tp       HT/tp
 
-More in files of their own, imported by name: other ways to cut, over the sequence, in two dims, beside the compute.
+More ways to cut, imported by name: over the sequence, context_parallel.py, with layouts.py (whose positions), and
+ring_attention.py; in two dims, two_d.py; beside the compute, asynchronous.py. travelling.py is what goes round a ring.
 """
 
-from lib.tensor_parallel.attention import ParallelAttention
+from lib.tensor_parallel.block import ParallelAttention, ParallelMLP
 from lib.tensor_parallel.dropout import ShardedDropout, own_random_numbers
-from lib.tensor_parallel.embedding import VocabParallelEmbedding, vocab_parallel_embedding
 from lib.tensor_parallel.gpt import ParallelGPT, SequenceParallelGPT, parallel_gpt, plain_gpt, sequence_parallel_gpt
 from lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear, column_parallel, row_parallel
-from lib.tensor_parallel.loss import vocab_parallel_cross_entropy
 from lib.tensor_parallel.mappings import copy_to_group, gather_from_group, reduce_from_group, split_to_group
-from lib.tensor_parallel.mlp import ParallelMLP
-from lib.tensor_parallel.regathered import regathered_columns
 from lib.tensor_parallel.sequence import (
     gather_sequence,
+    regathered_columns,
     scatter_sequence,
     sequence_columns,
     sequence_rows,
     sum_gradients,
 )
-from lib.tensor_parallel.state import merge_state_dicts, split_dim, split_state_dict
+from lib.tensor_parallel.shards import merge_state_dicts, split_dim, split_state_dict
+from lib.tensor_parallel.vocabulary import (
+    VocabParallelEmbedding,
+    vocab_parallel_cross_entropy,
+    vocab_parallel_embedding,
+)
 
 __all__ = [
     "ColumnParallelLinear", "ParallelAttention", "ParallelGPT", "ParallelMLP", "RowParallelLinear",

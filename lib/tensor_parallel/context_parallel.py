@@ -57,7 +57,7 @@ class ContextParallelGPT(nn.Module):
         self.embedding = SplitEmbedding(model.embedding, layout[dist.get_rank(group)])
         self.blocks, self.norm, self.head = model.blocks, model.norm, model.head
         for block in self.blocks:
-            block.attention = SplitAttention(block.attention, layout, group)
+            block.attention = ContextAttention(block.attention, layout, group)
 
     def forward(self, tokens):
         """tokens (B, t) int64, this rank's -> logits (B, t, V)."""
@@ -96,15 +96,20 @@ class SplitEmbedding(nn.Module):
         return self.token(tokens) + self.position(positions)  # (B, t, D)
 
 
-class SplitAttention(nn.Module):
-    """(B, t, D) -> (B, t, D), over all T tokens, with `attention`'s linear layers (cut by heads: one tp rank's)."""
+class ContextAttention(nn.Module):
+    """(B, t, D) -> (B, t, D), over all T tokens, with `attention`'s linear layers: of all heads, or of a tp rank's.
 
-    def __init__(self, attention, layout, group):
+    columns: columns(x, [q, k, v]) -> what they give, (B, t, H*d) and twice (B, t, K*d); left out: each by itself. In
+    sequence parallel x is (B, t/tp, D), and so is the result.
+    """
+
+    def __init__(self, attention, layout, group, columns=lambda x, linears: [linear(x) for linear in linears]):
         super().__init__()
         self.q, self.k, self.v, self.out = attention.q, attention.k, attention.v, attention.out
-        self.head_dim, self.layout, self.group = attention.head_dim, layout, group
+        self.head_dim, self.layout, self.group, self.columns = attention.head_dim, layout, group, columns
 
     def forward(self, x):
-        q, k, v = (split_heads(linear(x), self.head_dim) for linear in (self.q, self.k, self.v))
+        columns = self.columns(x, [self.q, self.k, self.v])  # (B, t, H*d), twice (B, t, K*d)
+        q, k, v = (split_heads(column, self.head_dim) for column in columns)  # (B, H, t, d), twice (B, K, t, d)
         mixed = ring_attention(q, k, v, self.layout, self.group)  # (B, H, t, d)
         return self.out(merge_heads(mixed))  # (B, t, D)

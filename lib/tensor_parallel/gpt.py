@@ -25,16 +25,13 @@ from torch import nn
 
 from lib import collectives
 from lib.model import GPT
-from lib.tensor_parallel.attention import ParallelAttention
+from lib.tensor_parallel.block import ParallelBlock
 from lib.tensor_parallel.dropout import ShardedDropout
-from lib.tensor_parallel.embedding import SequenceEmbedding, VocabParallelEmbedding
 from lib.tensor_parallel.linear import ColumnParallelLinear, column_parallel, row_parallel
-from lib.tensor_parallel.loss import vocab_parallel_cross_entropy
 from lib.tensor_parallel.mappings import copy_to_group, reduce_from_group
-from lib.tensor_parallel.mlp import ParallelMLP
 from lib.tensor_parallel.sequence import scatter_sequence, sequence_columns, sum_gradients
-from lib.tensor_parallel.shards import whole
-from lib.tensor_parallel.state import split_dim
+from lib.tensor_parallel.shards import split_dim, whole
+from lib.tensor_parallel.vocabulary import SequenceEmbedding, VocabParallelEmbedding, vocab_parallel_cross_entropy
 
 
 def parallel_gpt(model, group=None, all_reduce=collectives.all_reduce):
@@ -55,21 +52,6 @@ def sequence_parallel_gpt(model, group=None, columns=sequence_columns, leave=sca
     Sends nothing. Raises ValueError for a size that tp does not divide.
     """
     return SequenceParallelGPT(model, group, columns, leave)
-
-
-class ParallelBlock(nn.Module):
-    """A `lib.model.Block`, its two halves cut; the norms are whole on every rank."""
-
-    def __init__(self, block, group, columns, rows):
-        super().__init__()
-        self.norm1 = copy.deepcopy(block.norm1)
-        self.attention = ParallelAttention(block.attention, group, columns, rows)
-        self.norm2 = copy.deepcopy(block.norm2)
-        self.mlp = ParallelMLP(block.mlp, group, columns, rows)
-
-    def forward(self, x):
-        x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
 
 
 class ParallelGPT(nn.Module):

@@ -58,23 +58,6 @@ def pairs_seen(layout):
 
     At step s rank r has the keys of rank r - s. All together T(T+1)/2.
     """
-    return _on_the_ring(layout, lambda queries, keys: sum(bisect_right(keys, q) for q in queries))
-
-
-def pairs_computed(layout):
-    """[[pairs of step 0, of step 1, ...] per rank]: those of the rectangles, some of which the mask then hides.
-
-    Contiguous, t = T/cp: rank r computes (r + 1) t^2. Zigzag: every rank (cp + 1)/2 * t^2, the same at every step but
-    the first.
-    """
-
-    def area(queries, keys):
-        a, b = rectangle(queries, keys)
-        return (len(queries) - a) * b
-
-    return _on_the_ring(layout, area)
-
-
-def _on_the_ring(layout, count):
     cp = len(layout)
-    return [[count(layout[r], layout[(r - step) % cp]) for step in range(cp)] for r in range(cp)]
+    seen = lambda queries, keys: sum(bisect_right(keys, q) for q in queries)
+    return [[seen(layout[r], layout[(r - step) % cp]) for step in range(cp)] for r in range(cp)]

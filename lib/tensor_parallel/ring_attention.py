@@ -36,7 +36,7 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from lib.tensor_parallel.layouts import rectangle
-from lib.tensor_parallel.travelling import Passing, going_round
+from lib.tensor_parallel.travelling import RingTransfer, going_round
 
 
 def ring_attention(q, k, v, layout, group=None):
@@ -105,7 +105,7 @@ class RingAttention(torch.autograd.Function):
                 continue  # stays here: it is added when the others' parts come home
             if passing is not None:
                 d_kv += passing.arrived()  # the parts of ranks owner+1 ... rank-1
-            passing = Passing(d_kv, q.new_empty(shapes[owner - 1]), group)
+            passing = RingTransfer(d_kv, q.new_empty(shapes[owner - 1]), group)
         d_k, d_v = own if passing is None else own + passing.arrived()
         return d_q.flatten(1, 2), d_k, d_v, None, None
 

@@ -18,11 +18,11 @@ import torch.distributed as dist
 from lib.collectives import p2p, start
 
 
-class Passing:
+class RingTransfer:
     """`block` on its way to the right neighbour, and the left neighbour's on its way here, into `out`.
 
     Posted by the communication thread: over `slow_link`, posting takes as long as the link. Until `arrived()` has
-    returned, leave `block` as it is, do not read `out`, and use the group for nothing else than another Passing.
+    returned, leave `block` as it is, do not read `out`, and use the group for nothing else than another RingTransfer.
     """
 
     def __init__(self, block, out, group=None):
@@ -54,7 +54,7 @@ def going_round(block, shapes, group=None):
         if step == world_size - 1:  # all have been everywhere
             yield owner, block
             return
-        passing = Passing(block, block.new_empty(shapes[owner - 1]), group)
+        passing = RingTransfer(block, block.new_empty(shapes[owner - 1]), group)
         yield owner, block
         block = passing.arrived()
 
@@ -70,7 +70,7 @@ def summed_on_the_way(part, group=None):
     total = part((rank - 1) % world_size)  # partial: my addend alone
     for step in range(world_size - 1):
         c = (rank - 2 - step) % world_size  # the block whose sum comes next
-        passing = Passing(total, torch.empty_like(total), group)
+        passing = RingTransfer(total, torch.empty_like(total), group)
         mine = part(c)
         total = passing.arrived() + mine  # partial: one rank more
     return total

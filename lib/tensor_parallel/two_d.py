@@ -74,14 +74,3 @@ def _from(block, k, group):
     """Rank k's block, on every rank of the group; all of one shape."""
     here = block.contiguous() if dist.get_rank(group) == k else torch.empty_like(block)
     return broadcast(here.detach(), k, group)
-
-
-def elements_2d(n, d_in, d_out, q):
-    """Elements that all ranks together send for one layer: {"forward": ..., "backward": ...}."""
-    forward = (q - 1) * (n * d_in + d_in * d_out)  # every block of X and of W goes to q-1 ranks
-    return {"forward": forward, "backward": 2 * forward}
-
-
-def elements_1d(n, hidden, p):
-    """The same for a 1-D pair of layers, column and then row, `hidden` wide outside: an all-reduce each way."""
-    return {"forward": 2 * (p - 1) * n * hidden, "backward": 2 * (p - 1) * n * hidden}

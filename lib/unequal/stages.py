@@ -37,8 +37,8 @@ def stages_by_speed(costs, speeds, memory=None):
     """The Placed of smallest pace, stage i on device i.
 
     costs: one per layer. speeds: one per device, above 0: a layer takes costs / speeds seconds.
-    memory: (state, kept, room): per layer the bytes of its state and of what it keeps for one micro-batch, per device
-    its bytes. Left out: everything fits.
+    memory: (state, activations, room): per layer the bytes of its state and of what it keeps for one micro-batch, per
+    device its bytes. Left out: everything fits.
     Raises ValueError for more devices than layers, or where no cut fits.
     """
     return _place(costs, speeds, memory, lambda left: left[:1])
@@ -54,12 +54,12 @@ def _place(costs, speeds, memory, next_ones):
     if not 1 <= p <= n or min(speeds) <= 0:
         raise ValueError(f"{n} layers on devices of speeds {list(speeds)}: use 1 to {n} devices, of speeds above 0")
     before = [0, *accumulate(costs)]
-    state, kept, room = memory or ([0] * n, [0] * n, [math.inf] * p)
-    state, kept = [0, *accumulate(state)], [0, *accumulate(kept)]
+    state, activations, room = memory or ([0] * n, [0] * n, [math.inf] * p)
+    state, activations = [0, *accumulate(state)], [0, *accumulate(activations)]
 
     def seconds(i, j, k, depth):
         """Of layers i ... j-1 on device k; infinite where they do not fit. depth: micro-batches kept."""
-        held = state[j] - state[i] + depth * (kept[j] - kept[i])
+        held = state[j] - state[i] + depth * (activations[j] - activations[i])
         return (before[j] - before[i]) / speeds[k] if held <= room[k] else math.inf
 
     @cache

@@ -8,17 +8,13 @@
 
 file            what it is
 --------------  ----------------------------------------------------------------------------------
-flat.py         parameters as one padded line, a shard for every rank
-groups.py       parameter groups, before and after they become shards
+flat.py         parameters as one padded line, a shard for every rank; parameter groups
 zero1.py        reduce-scatter, update the shard, all-gather
 zero2.py        the reduce-scatter while backward runs, the rest freed
-unit.py         ZeRO-3's unit: unshard, reshard
-passing.py      be told when backward begins and ends with a module
+unit.py         ZeRO-3's unit: unshard, reshard; hooks where backward begins and ends with it
 fsdp.py         which unit is whole when
-prefetch.py     the next unit's gather beside this one's compute
-hsdp.py         shards inside a node, replicas across nodes
-masters.py      fp32 masters of 16-bit shards
-offload.py      masters and optimizer state in the CPU's memory
+prefetch.py     the next unit's gather beside this one's compute; HSDP, replicas across nodes
+masters.py      fp32 masters of 16-bit shards; masters and optimizer state in the CPU's memory
 state.py        all of it in a checkpoint, for any number of ranks
 live.py         bytes that live tensors hold, to compare with the formulas (`lib.cost.zero`)
 
@@ -26,14 +22,11 @@ Gradients are averaged, as in data parallelism: ranks hold equal shares of the b
 every shard's `.grad` is the mean. `lib.clip` clips them by their global norm.
 """
 
-from lib.zero.flat import Flat, padded_size
+from lib.zero.flat import Flat, padded_size, parameter_groups
 from lib.zero.fsdp import FSDP
-from lib.zero.groups import parameter_groups
-from lib.zero.hsdp import HSDP
 from lib.zero.live import live_bytes, start_counting
-from lib.zero.masters import MasterShards
-from lib.zero.offload import OffloadedOptimizer
-from lib.zero.prefetch import PrefetchingFSDP, start_unshard
+from lib.zero.masters import MasterShards, OffloadedOptimizer
+from lib.zero.prefetch import HSDP, PrefetchingFSDP, start_unshard
 from lib.zero.state import load_shards, save_shards
 from lib.zero.unit import Unit
 from lib.zero.zero1 import Zero1, gather_parameters, reduce_gradients

@@ -21,10 +21,8 @@ from collections import Counter
 import torch
 
 from lib import collectives
-from lib.zero.flat import Flat
-from lib.zero.groups import parameter_groups
-from lib.zero.passing import on_backward
-from lib.zero.unit import Unit
+from lib.zero.flat import Flat, parameter_groups
+from lib.zero.unit import Unit, on_backward
 
 
 # exercise: lab4.FSDP

@@ -13,8 +13,7 @@ Source: ZeRO (Rajbhandari et al. 2020, section 5.1).
 
 from lib import collectives
 from lib.buckets import CAPACITY, plan_tapered_buckets
-from lib.zero.flat import Flat
-from lib.zero.groups import parameter_groups, params_of
+from lib.zero.flat import Flat, parameter_groups, params_of
 
 
 def reduce_gradients(flat, reduce_scatter=collectives.reduce_scatter):

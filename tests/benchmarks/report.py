@@ -12,6 +12,7 @@ import psutil
 import torch
 
 from lib import plots
+from lib.plots.labels import in_unit
 from tests.benchmarks.measure import Bar, Comparison
 
 COLUMNS = ["comparison", "ranks", "size", "ours", "theirs", "ratio [95 %]", "control [95 %]", "bar", "verdict"]
@@ -183,15 +184,9 @@ def within(interval) -> str:
 
 def duration(seconds: float) -> str:
     """Three digits: 12.3 us, 4.56 ms, 1.2 s."""
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if abs(seconds) >= factor:
-            return f"{seconds / factor:.3g} {unit}"
-    return f"{seconds * 1e6:.2f} us"
+    return in_unit(seconds, {"us": 1e-6, "ms": 1e-3, "s": 1.0}, 3)
 
 
 def size(nbytes: float) -> str:
     """1024 -> "1 KB", 4194304 -> "4 MB"."""
-    for factor, unit in ((1 << 20, "MB"), (1 << 10, "KB"), (1, "B")):
-        if nbytes >= factor:
-            return f"{nbytes / factor:.3g} {unit}"
-    return f"{nbytes:g} B"
+    return in_unit(nbytes, {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}, 3)

@@ -13,7 +13,6 @@ each answer that fails on the ranks. A student's answer is judged alone. So wher
 asked for, an answer is judged again, alone, and that counts.
 """
 
-import dataclasses
 import importlib.util
 import pathlib
 import sys
@@ -22,8 +21,8 @@ import pytest
 
 from lib.check import pure, symptoms
 from lib.check.exercises import EXERCISES, FUNCTIONS, MODULES
-from lib.check.framework import Bundle, Hint, Outcome, evaluate
-from lib.check.mistakes import mistakes_of
+from lib.check.framework import Hint, Outcome, evaluate
+from lib.check.mistakes import judged_together, mistakes_of
 
 
 def load(path):
@@ -82,15 +81,11 @@ def outcome(request, function, fn):
     if (function, fn) not in outcomes:
         chosen = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
         fns = [params["fn"] for params in chosen if params.get("function") == function and params["fn"] not in ALONE]
-        exercise = FUNCTIONS[function]
-        parts = [dataclasses.replace(exercise, name=f"{function} {number}") for number in range(len(fns))]
         try:
-            verdict = evaluate(Bundle(function, tuple(parts)), tuple(fns)) if len(fns) > 1 else evaluate(exercise, fn)
+            verdicts = judged_together(FUNCTIONS[function], fns)
         except RuntimeError:  # a launch that did not begin: all are judged alone
-            outcomes.update(dict.fromkeys(((function, fn) for fn in fns), None))
-        else:
-            verdicts = verdict.parts or [verdict]
-            outcomes.update({(function, fn): verdict for fn, verdict in zip(fns, verdicts, strict=True)})
+            verdicts = [None] * len(fns)
+        outcomes.update({(function, fn): verdict for fn, verdict in zip(fns, verdicts, strict=True)})
     return outcomes[function, fn]
 
 

@@ -90,15 +90,15 @@ MISTAKES = [
         "    if tensor.is_cuda:", "pipelined", HANG,
     ),
     Mistake(
-        "the last bucket's work is dropped", "lib.data_parallel.overlapped", "        for work in self.works:",
+        "the last bucket's work is dropped", "lib.data_parallel.bucketed", "        for work in self.works:",
         "        for work in self.works[:-1]:", "overlapped_in_lib", "read before wait",
     ),
     Mistake(
-        "torch's work of the last bucket is dropped", "lib.data_parallel.overlapped", "        for work in self.works:",
+        "torch's work of the last bucket is dropped", "lib.data_parallel.bucketed", "        for work in self.works:",
         "        for work in self.works[:-1]:", "overlapped_in_torch", "read before wait",
     ),
     Mistake(
-        "averaged before the sum is there", "lib.data_parallel.overlapped", "        for work in self.works:",
+        "averaged before the sum is there", "lib.data_parallel.bucketed", "        for work in self.works:",
         "        for flat in self.flats:\n            flat /= 2\n        for work in self.works:",
         "overlapped_in_torch", "written before wait: aten::div_",
     ),

@@ -9,7 +9,7 @@ tensors of an all-reduce or a broadcast, which work in place; all others it read
 
 import itertools
 
-from lib.collectives import background, p2p
+from lib.collectives import background
 from lib.ledger.source import place
 from tests.emulation.strict_touch import tensors_in
 
@@ -31,7 +31,7 @@ class Background:
         self.fills = list(tensors_in(work.kwargs.get("out"))) + (given if in_place else [])
         self.posts, self.landings = [self], []
 
-    communicates = property(lambda self: p2p.background_thread)
+    communicates = property(lambda self: background.communication_thread())
 
     def was_waited_for(self):
         return self.waited

@@ -20,7 +20,8 @@ import torch.distributed as dist
 from programs import eventually, finish
 
 from lib import backend, launch
-from lib.launch import server, share, warm
+from lib.launch import cpu_time, groups, server, warm
+from lib.pipeline.links import connect
 
 pytestmark = pytest.mark.usefixtures("on_gloo")
 BY_NAME = {cell.__name__: cell for cell in cells.CELLS}
@@ -144,8 +145,8 @@ def test_resting_ranks_take_no_processor_time():
     launch.capture(os.getpid, nproc=8)
     assert eventually(lambda: warm._sets[-1].is_as_new(0))
     pids = warm._sets[-1].agent.pids()
-    if share.state(pids[0]):  # only Linux says what a process does
-        assert eventually(lambda: [share.state(pid) for pid in pids] == ["T"] * 8)
+    if cpu_time.state(pids[0]):  # only Linux says what a process does
+        assert eventually(lambda: [cpu_time.state(pid) for pid in pids] == ["T"] * 8)
     spent = lambda: sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
     before = spent()
     time.sleep(2)
@@ -234,6 +235,19 @@ def test_a_rank_that_has_returned_still_sends_what_others_wait_for():
         return came.sum().item()
 
     assert launch.capture(late, nproc=2, backend="gloo", timeout=20) == [0.0, 3.0 * (1 << 20)]
+
+
+def test_a_group_that_only_some_ranks_have_made_ends_the_ranks_and_the_next_run_makes_its_own():
+    """torch lets it pass, and its ranks then name later groups differently: they would wait for each other for ever."""
+
+    def connected(p):
+        with groups.kept_for_checks():
+            return dist.get_rank() < p and connect([range(p)]) is not None
+
+    assert launch.capture(connected, 4, nproc=4) == [True] * 4
+    assert launch.capture(connected, 3, nproc=4) == [True, True, True, False]
+    assert launch.capture(connected, 4, nproc=4, timeout=20) == [True] * 4
+    assert "groups that not all ranks called" in warm.reasons[-1]
 
 
 def test_threads_take_turns():

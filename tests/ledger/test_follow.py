@@ -10,7 +10,7 @@ import torch
 from lib.ledger.book import RETURNED, RUNNING, BookReader, BookWriter, Entry
 from lib.ledger.follow import Queued
 from lib.ledger.read import Ledger
-from lib.ledger.verdict import find_cycle, find_waits, is_deadlock
+from lib.ledger.verdict import cycle_of, find_waits, is_deadlock
 
 
 def entry(rank, op, item, peer=None, open=True, waits=False, nth=0):
@@ -35,7 +35,7 @@ def test_messages_one_behind_the_other_are_a_deadlock_and_the_one_in_front_is_na
     """isend, irecv, wait: on NCCL each rank's receive stands behind a send that waits for the other's receive."""
     books = both(lambda r, other: [entry(r, "send", 0, other), entry(r, "recv", 1, other, waits=True)])
     stuck, waits = judge(books)
-    assert stuck and find_cycle(waits) == [0, 1]
+    assert stuck and cycle_of(waits) == [0, 1]
     assert [wait.entry.op for wait in waits.values()] == ["send", "send"]
 
 
@@ -82,7 +82,7 @@ def kept(tmp_path, monkeypatch):
 def post(book, queued):
     item, number = queued.item("0"), book.name
     names = [number(text) for text in ("all_reduce", "sum", "float32", ("0", (0,)), ("f.py", 1, "f"), "")]
-    item.places.append(book.post(*names, -1, 0, (4,), 4, 16, ("0",), 7, item.number))
+    item.places.append(book.record(*names, -1, 0, (4,), 4, 16, ("0",), 7, item.number))
     return item
 
 

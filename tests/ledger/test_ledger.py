@@ -129,12 +129,12 @@ def keep(folder, rank, world_size, calls, capacity=8, state=RETURNED):
     book = BookWriter(str(folder), rank, world_size, capacity)
     n = book.name
     for op, reduce_op in calls:
-        place = book.post(
+        place = book.record(
             n(op), n(reduce_op), n("float32"), n(("0", tuple(range(world_size)))), n(("f.py", 1, "f")), n(""),
             -1, 0, (4,), 4, 16, ("0",), signature_of(op, reduce_op),
         )  # fmt: skip
-        book.stamp(place, "done")
-    book.leave(state)
+        book.timestamp(place, "done")
+    book.close(state)
 
 
 def test_a_book_is_bounded_and_its_hash_remembers_what_it_has_overwritten(tmp_path):
@@ -159,7 +159,7 @@ def test_a_bounded_book_keeps_exact_totals(tmp_path):
     book = BookWriter(str(tmp_path), 0, 1, capacity=4)
     for _ in range(1000):
         book.count_sent(0, 3, 12)
-    book.leave(RETURNED)
+    book.close(RETURNED)
     assert Books(tmp_path).read().matrix("bytes").tolist() == [[12_000]]
 
 
@@ -196,7 +196,7 @@ def test_two_nodes_keep_books_that_one_command_judges(tmp_path):
         import torch, torch.distributed as dist
         from lib import backend, ledger
         backend.join()
-        with ledger.kept():
+        with ledger.record_to_dir():
             x = torch.ones(4)
             for _ in range(3):
                 dist.all_reduce(x)

@@ -94,7 +94,7 @@ def gave(moe, x, y, loss):
     last = moe.last
     return {
         "y": y.detach(), "loss": loss.detach(), "dx": x.grad, "load": last.load, "dropped": last.dropped,
-        "left out": last.left_out, "asked": last.asked, "auxiliary": last.auxiliary.detach(), "z": last.z.detach(),
+        "left out": last.left_out, "asked": last.requested, "auxiliary": last.auxiliary.detach(), "z": last.z.detach(),
     }  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def by_tokens(moe, x, uniform=()):
     logits = x @ moe.router.weight.t()
     choice = moe.gate(logits, *uniform)
     C = capacity(len(x), len(moe.experts), choice.experts.shape[1], moe.factor)
-    routing = moe.place(choice, len(moe.experts), C)
+    routing = moe.assign_slots(choice, len(moe.experts), C)
     y = [torch.zeros_like(row) for row in x]
     for t, e, w in zip(routing.token.tolist(), routing.expert.tolist(), routing.weight, strict=True):
         y[t] = y[t] + w * moe.experts[e](x[t])
@@ -111,13 +111,13 @@ def test_statistics_by_hand():
     moe(x)
     seen = moe.last
     assert seen.experts.tolist() == [[0]] * 5 + [[1]]
-    assert seen.asked.tolist() == [5, 1] and seen.load.tolist() == [3, 1]
+    assert seen.requested.tolist() == [5, 1] and seen.load.tolist() == [3, 1]
     assert seen.dropped.item() == 2 and seen.left_out.item() == 2
     high = 1 / (1 + math.exp(-1))
     P = (5 * high + 1 - high) / 6
     assert abs(seen.auxiliary.item() - 2 * (5 / 6 * P + 1 / 6 * (1 - P))) < 1e-14
     assert abs(seen.z.item() - math.log(1 + math.e) ** 2) < 1e-14
-    moe.place = send_on
+    moe.assign_slots = send_on
     moe(x)
     assert moe.last.load.tolist() == [3, 3] and moe.last.dropped.item() == 0
 
@@ -214,6 +214,6 @@ def test_a_bias_balances_while_the_layer_trains():
         with torch.no_grad():
             for p, g in zip(moe.parameters(), gradients, strict=True):
                 p -= 0.01 * g
-        moe.gate.update(moe.last.asked)
+        moe.gate.update(moe.last.requested)
         shares.append((load(moe.last.experts, E).max() / 50).item())
     assert shares[-1] < 1.3 and shares[-1] < shares[0]

@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from lib.pipeline import versions, versions_kept
-from lib.pipeline.by_name import by_name
-from lib.pipeline.stash import NewestOnly, WeightStash
-from lib.pipeline.versions import pipedream
+from lib.pipeline.asynchronous import by_name
+from lib.pipeline.stash import NewestOnly, WeightStash, pipedream
 
 
 def add_one(weights):

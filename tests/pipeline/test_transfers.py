@@ -33,16 +33,16 @@ def test_room_is_made_in_the_senders_order_and_in_time(name):
         assert [step.action for step in steps] == schedule[rank]
         for sender in range(p):
             sent = [a for a in schedule[sender] if (t := target(a, n_stages)) and t.stage % p == rank != sender]
-            assert [a for step in steps for a in step.post if a.stage % p == sender] == sent
+            assert [a for step in steps for a in step.recvs_to_post if a.stage % p == sender] == sent
         room = set()
         for i, step in enumerate(steps):
-            room.update(step.post)
+            room.update(step.recvs_to_post)
             for soon in steps[i : i + 2]:  # this action's and the next one's
-                assert soon.needs is None or soon.needs in room
+                assert soon.waits_on is None or soon.waits_on in room
             needed = source(step.action, n_stages)
-            assert step.needs == (needed if needed and needed.stage % p != rank else None)
+            assert step.waits_on == (needed if needed and needed.stage % p != rank else None)
     assert sum(step.sends for steps in plan for step in steps) == len(messages(schedule))
-    assert sum(step.needs is not None for steps in plan for step in steps) == len(messages(schedule))
+    assert sum(step.waits_on is not None for steps in plan for step in steps) == len(messages(schedule))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -69,9 +69,9 @@ def test_a_sent_result_is_forgotten_as_soon_as_it_is_certain_that_it_was_used_an
         for a in sent:
             certain = (i for i, step in enumerate(steps) if target(a, n_stages) in ancestors(step.action))
             expected[a] = next(certain, None)
-        said = {a: i for i, step in enumerate(steps) for a in step.over}
+        said = {a: i for i, step in enumerate(steps) for a in step.sends_completed}
         assert {a: i for a, i in expected.items() if i is not None} == said, rank
-        assert sum(len(step.over) for step in steps) == len(said)
+        assert sum(len(step.sends_completed) for step in steps) == len(said)
     for action, past in pasts(schedule).items():
         known = ancestors(action)
         assert past == [sum(a.stage % p == rank for a in known) for rank in range(p)]
@@ -79,7 +79,8 @@ def test_a_sent_result_is_forgotten_as_soon_as_it_is_certain_that_it_was_used_an
 
 def test_by_hand():
     first, second = transfers(gpipe(2, 2))
-    say = lambda step: (" ".join(map(str, step.post)), str(step.needs), " ".join(map(str, step.over)), str(step.action))
+    words = lambda actions: " ".join(map(str, actions))
+    say = lambda step: (words(step.recvs_to_post), str(step.waits_on), words(step.sends_completed), str(step.action))
     assert [say(step) for step in first] == [
         ("", "None", "", "0F0"),
         ("1B0", "None", "", "0F1"),  # room for what comes next, before it is needed
@@ -96,7 +97,7 @@ def test_by_hand():
 
 def test_messages_overtaken_on_the_way_have_room():
     lists = [[parse(text) for text in row.split()] for row in ("0F0 0F1 0F2 0B2 0B1 0B0", "1F2 1B2 1F1 1B1 1F0 1B0")]
-    assert [list(map(str, step.post)) for step in transfers(lists)[1]][:2] == [["0F0", "0F1", "0F2"], []]
+    assert [list(map(str, step.recvs_to_post)) for step in transfers(lists)[1]][:2] == [["0F0", "0F1", "0F2"], []]
 
 
 @pytest.mark.parametrize("p", [2, 3, 4, 6])

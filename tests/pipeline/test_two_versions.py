@@ -13,7 +13,7 @@ from lib import launch
 from lib.pipeline import Action, pipedream
 from lib.pipeline.asynchronous import PipeDream
 from lib.pipeline.links import connect
-from lib.pipeline.two_versions import TwoVersions
+from lib.pipeline.stash import TwoVersions
 
 RANKS = {1: [2], 2: [1, 3], 3: [2, 0, 3], 4: [0, 1, 2, 3]}
 M, BATCHES = 4, 5  # micro-batches of 2 rows to a batch

@@ -12,6 +12,7 @@ from torch import nn
 from lib import backend
 from lib.model import GPT, Shape
 from lib.tensor_parallel import parallel_gpt, regathered_columns, sequence_parallel_gpt
+from lib.tensor_parallel.layouts import rectangle
 
 GROUPS = [(0,), (0, 1), (0, 1, 2, 3), (1, 3)]  # the last one's ranks are not the world's
 STEPS, ROWS = 2, 3
@@ -97,3 +98,18 @@ def differences(got, want, tolerance=TOLERANCE):
         if not off <= allowed or got[name].shape != right.shape or got[name].dtype != right.dtype:
             wrong.append(f"{name}: off by {off:.3g}, {allowed:.3g} allowed")
     return wrong
+
+
+def pairs_computed(layout):
+    """[[pairs of step 0, of step 1, ...] per rank]: those of the rectangles, some of which the mask then hides.
+
+    Contiguous, t = T/cp: rank r computes (r + 1) t^2. Zigzag: every rank (cp + 1)/2 * t^2, the same at every step but
+    the first.
+    """
+
+    def area(queries, keys):
+        a, b = rectangle(queries, keys)
+        return (len(queries) - a) * b
+
+    cp = len(layout)
+    return [[area(layout[r], layout[(r - step) % cp]) for step in range(cp)] for r in range(cp)]

@@ -1,8 +1,9 @@
 """Who holds which positions, and the pairs that this gives each rank to compute: exact numbers."""
 
 import pytest
+from parallels import pairs_computed
 
-from lib.tensor_parallel.layouts import contiguous, pairs_computed, pairs_seen, rectangle, zigzag
+from lib.tensor_parallel.layouts import contiguous, pairs_seen, rectangle, zigzag
 
 SIZES = [(T, cp) for cp in (1, 2, 3, 4, 8) for T in (16, 17, 23, 48)]
 

@@ -9,7 +9,7 @@ from watching import numbers, off
 
 from lib import launch, ledger
 from lib.collectives import ring_all_reduce
-from lib.tensor_parallel.two_d import elements_1d, elements_2d, linear_2d
+from lib.tensor_parallel.two_d import linear_2d
 
 n, I, O = 12, 6, 18  # all multiples of 1, 2 and 3
 
@@ -81,6 +81,17 @@ def test_every_block_is_that_of_one_process():
             assert max(results()[rank][0][q]) < 1e-12, (q, rank)
             assert len(results()[rank][0][q]) == 3
         assert all(q not in seen for seen, _ in results()[q * q :])
+
+
+def elements_2d(n, d_in, d_out, q):
+    """Elements that all ranks together send for one layer: {"forward": ..., "backward": ...}."""
+    forward = (q - 1) * (n * d_in + d_in * d_out)  # every block of X and of W goes to q-1 ranks
+    return {"forward": forward, "backward": 2 * forward}
+
+
+def elements_1d(n, hidden, p):
+    """The same for a 1-D pair of layers, column and then row, `hidden` wide outside: an all-reduce each way."""
+    return {"forward": 2 * (p - 1) * n * hidden, "backward": 2 * (p - 1) * n * hidden}
 
 
 def test_bytes_are_the_formula():

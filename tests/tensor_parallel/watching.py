@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib import ledger
-from lib.collectives import p2p
+from lib.collectives import background
 
 PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default}
 
@@ -36,7 +36,7 @@ def matmuls_marked(label):
 
     def hold(op):
         if op in PRODUCTS:
-            for work in list(p2p.in_background.values()):
+            for work in list(background.in_use.values()):
                 assert work.ended.wait(20), "a message that was begun is not posted"
             ledger.mark(f"{label} product")
 

@@ -11,7 +11,7 @@ from lib import collectives, launch, ledger, model
 from lib.precision import LossScaler
 from lib.recompute import Recomputed
 from lib.zero import FSDP, Flat, MasterShards, Unit, Zero1, Zero2, parameter_groups
-from lib.zero.passing import on_backward
+from lib.zero.unit import on_backward
 from lib.zero.zero1 import in_order_of_backward
 
 NAME = "gpt float64"
@@ -175,7 +175,7 @@ def scaled():
             loss = loss * torch.inf
         scaler.scale_loss(loss).backward()
         zero.average_gradients()
-        zero.optimizer.copy_up()
+        zero.optimizer.grads_to_master()
         stepped.append(scaler.step(zero))
         same = all(torch.equal(a, b) for a, b in zip(before, zero.shards, strict=True))
         stepped.append(same)

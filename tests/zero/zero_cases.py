@@ -170,7 +170,7 @@ def mixed_data_parallel(group=None):
         MIXED.loss(net, share(MIXED.batch(step), rank, world_size)).backward()
         model.average_gradients()
         gradients, _ = snapshot(net)
-        optimizer.copy_up()
+        optimizer.grads_to_master()
         optimizer.step()
         seen.append((gradients, snapshot(net)[1]))
     return seen

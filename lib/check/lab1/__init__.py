@@ -1,1 +1,21 @@
-"""Lab 1's graded exercises, one file each."""
+"""Lab 1's graded exercises, a file each. In the order of the notebook, with the section:
+
+    parameter_server_step.py   1  bonus: rank 0 holds the model
+    unequal_shards.py          2  weighted_loss; with until_all_done.py
+    naive_data_parallel.py     3  average_gradients; with broadcast_parameters.py
+    buckets.py                 4  reduce_bucket; with plan_buckets.py
+    overlapped.py              5  buckets that leave during backward
+    accumulate.py              6  k micro-batches and one exchange
+    sample_indices.py          7  which examples are whose in which epoch
+    loss_scaler.py             8  gradients that fp16 can carry
+
+Beside them:
+
+    until_all_done.py             the second part of unequal_shards.py
+    broadcast_parameters.py       the first part of naive_data_parallel.py
+    plan_buckets.py               the first part of buckets.py
+    models.py                     the small models, and what a wrong gradient says
+    means.py                      the mean gradient over ranks: measured, judged, hinted at
+    loss_scaler_runs.py           runs of a few steps, and where their gradients overflow
+    *_wrong.py                    known mistakes of the file of that name; no release has them
+"""

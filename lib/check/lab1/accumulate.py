@@ -16,11 +16,11 @@ from lib import backend
 from lib.check import symptoms as s
 from lib.check.cases import called, form_of, in_step
 from lib.check.claims import claim, each, element, kept
+from lib.check.comm import COLLECTIVES
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import fraction, shares, two
 from lib.check.lab1 import models
 from lib.check.lab1.means import GROUPS, WORLD, Step
-from lib.check.lab1.wire import COLLECTIVES
 from lib.data_parallel import accumulate
 
 KS = {"1 micro-batch": 1, "2 micro-batches": 2, "4 micro-batches": 4}

@@ -8,10 +8,10 @@ from lib import backend
 from lib.check import symptoms as s
 from lib.check.cases import FINE, called, form_of, groups_of, in_step, is_a, seen
 from lib.check.claims import claim, each, element
+from lib.check.comm import COLLECTIVES
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, Step
 from lib.check.lab1.models import Small
-from lib.check.lab1.wire import COLLECTIVES
 from lib.data_parallel import replicate
 
 FROZEN, UNLISTED = {"scale"}, {"norm.cache"}  # a frozen parameter; a buffer that no state_dict lists

@@ -1,25 +1,18 @@
 """Lab 1, section 4: plan_buckets(parameters, capacity) and reduce_bucket(parameters, group, all_reduce)."""
 
-from contextlib import suppress
-
-import torch
-import torch.distributed as dist
 from torch import nn
 
-from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import Case, called, groups_and_control, in_step
+from lib.check.cases import Case
 from lib.check.claims import claim, each, kept
-from lib.check.comm import MAY_CALL, Clash, Recorder
+from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.lab1 import means, models, plan_buckets
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, value
-from lib.check.lab1.wire import COLLECTIVES
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, IDLE, WORLD, value
 from lib.check.traffic import fitting, only_calls
 from lib.data_parallel import bucketed
 
 ODD = "leave.weight"  # a parameter whose elements do not lie in memory in their order
-IDLE = "rank 0 without gradients"
 
 
 def _bucket(model):
@@ -41,64 +34,11 @@ def _model():
     return model
 
 
-def _parts(case):
-    """What each rank contributes, [{name: gradient}]."""
-    parts = models.of_each_rank([[models.shard(rank, case.again)] for rank in range(case.world_size)])
-    if case.what == IDLE:
-        parts[0] = {name: torch.zeros_like(g) for name, g in parts[0].items()}
-    return parts
-
-
-def _measure(fn):
-    held = []
-
-    def one(case, groups):
-        group, control = groups
-        rank, device, shapes = dist.get_rank(control), backend.device(), []
-        recorder, model = Recorder(control, [case.members]), _model().to(device)
-        if case.what != IDLE or rank:
-            x, y, with_branch = models.shard(rank, case.again)
-            models.loss_of(model, (x.to(device), y.to(device), with_branch)).backward()
-        with torch.no_grad():
-            for p in model.parameters():
-                p += rank  # or nobody would see that the parameters are averaged instead
-        before = means.state(model)
-
-        def given(tensor, group=None):
-            """Sums in place and returns nothing, as torch's does."""
-            shapes.append(tuple(tensor.shape))
-            recorder.all_reduce(tensor, group)
-
-        with suppress(Clash):  # it is in the record
-            called(case, fn, _bucket(model), group, given)
-        recorder.end()
-        got, touched = models.gradients(model), not means.same(before, means.state(model))
-        problem = models.wrong_gradient(f"{case.name}: {case.rank(rank)}", rank, got, _parts(case))
-        if problem:
-            problem.facts |= {"touched": touched, "case": case, "odd": problem.facts["name"] == ODD}
-        record = recorder.record() | {"problem": problem, "shapes": shapes, "touched": touched}
-        record["ok"] = problem is None and record["stray"] is None
-        held.append((record, model, got))
-        return record
-
-    records = in_step(CASES, groups_and_control, one, dist.new_group())
-    for record, model, got in held:
-        now = models.gradients(model)
-        record["kept"] = all(g is None or torch.equal(g, now[name]) for name, g in got.items())
-    return records
-
-
 def _flat(case, rank, record):
     if record["shapes"] == [(case.n,)]:
         return None
     words = f"all-reduced a tensor of shape {record['shapes'][0]}, expected ({case.n},), the bucket's elements"
     return Problem("flat", f"{case.name}: {case.rank(rank)} {words} end to end")
-
-
-def _untouched(case, rank, record):
-    if not record["touched"]:
-        return None
-    return Problem("touched", f"{case.name}: {case.rank(rank)} changed a parameter, not only .grad")
 
 
 def _raised_after_the_sum(p):
@@ -108,9 +48,9 @@ def _raised_after_the_sum(p):
 REDUCE_BUCKET = Exercise(
     name="reduce_bucket",
     reference=bucketed.reduce_bucket,
-    measure=_measure,
+    measure=means.Averaging(CASES, _model, _bucket),
     worlds=(WORLD,),
-    may_call=("buckets.given", *MAY_CALL, *COLLECTIVES),
+    may_call=("means.given", *MAY_CALL),
     leaves_out={
         "under way": "it returns when the mean is there: no two calls are under way",
         "generators": "the notebook gives it lists, the buckets of a plan",
@@ -131,7 +71,7 @@ REDUCE_BUCKET = Exercise(
             "of one flat tensor of exactly n elements",
             only_calls(CASES, lambda case, rank: [("all_reduce", "", case.n)]), each(CASES, _flat),
         ),
-        claim("parameters left alone", 1, "only .grad changes", each(CASES, _untouched)),
+        claim("parameters left alone", 1, "only .grad changes", means.untouched(CASES)),
     ),
     hints=(
         Hint("called lib's", s.kind("built-in"), "build it from the all_reduce that the function is given."),
@@ -146,7 +86,8 @@ REDUCE_BUCKET = Exercise(
         Hint("what all_reduce returns", s.both(s.refused("None"), _raised_after_the_sum),
              "all_reduce(tensor, group) sums in place, and need not return anything: use the tensor that you gave it."),
         Hint("a copy of a gradient that is not contiguous",
-             s.either(value("own", "odd"), s.both(s.raised("RuntimeError"), lambda p: not _raised_after_the_sum(p))),
+             s.either(lambda p: value("own")(p) and p.facts["name"] == ODD,
+                      s.both(s.raised("RuntimeError"), lambda p: not _raised_after_the_sum(p))),
              "a transposed gradient has no flat view: .view fails, and .reshape(-1) or .flatten() is a copy, so that "
              "what is written there is lost. Write back with p.grad.copy_(piece.view_as(p.grad))."),
         Hint("never written back", value("own"),

@@ -26,7 +26,6 @@ from lib.check.lab1.loss_scaler_runs import (
     gradients_of,
 )  # fmt: skip
 from lib.check.lab1.means import GROUPS_SAY, WORLD
-from lib.check.lab1.wire import COLLECTIVES
 from lib.check.traffic import only_calls
 from lib.precision import loss_scaler
 
@@ -201,7 +200,7 @@ EXERCISE = Exercise(
     reference=loss_scaler.LossScaler,
     measure=_measure,
     worlds=(WORLD,),
-    may_call=(*MAY_CALL, *COLLECTIVES, "loss_scaler.given"),
+    may_call=(*MAY_CALL, "loss_scaler.given"),
     leaves_out={
         "precise": "powers of two, which no type rounds, and a flag on the wire",
         "under way": "a step returns when it is done, and has no backward",

@@ -1,19 +1,26 @@
 """The mean gradient over ranks of Lab 1's small models (models.py): what answers are judged and hinted by."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isclose
 
 import torch
+import torch.distributed as dist
 
+from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import Case
+from lib.check.cases import Case, called, groups_and_control, in_step
 from lib.check.claims import each
-from lib.check.exercise import Hint
+from lib.check.comm import Clash, Recorder
+from lib.check.exercise import Hint, Problem
+from lib.check.lab1 import models
 
 WORLD = 4
 GROUPS = (tuple(range(WORLD)), (0, 1, 2), (1, 3))
 GROUPS_SAY = "4 ranks, groups of 3 and 2"
 ALONE = (2,)
+IDLE = "rank 0 without gradients"
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,80 @@ def state(model):
 
 def same(before, now):
     return all(torch.equal(a, b) and asks == asked for (a, asks), (b, asked) in zip(before, now, strict=True))
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """A measure: gradients of a model on every rank, averaged by an answer with the all_reduce that it is given.
+
+    model: makes it. parameters: what the answer gets of it. fine: what the weights are times.
+    A record: those of `Recorder.record`; problem, touched (a parameter has changed), shapes of what was sent, kept, ok.
+    """
+
+    cases: tuple[Case, ...]
+    model: Callable
+    parameters: Callable
+    fine: float = 1
+
+    def __call__(self, fn):
+        held = []
+
+        def one(case, groups):
+            record, model, got = self._record(fn, case, *groups)
+            held.append((record, model, got))
+            return record
+
+        records = in_step(self.cases, groups_and_control, one, dist.new_group())
+        for record, model, got in held:
+            now = models.gradients(model)
+            record["kept"] = all(g is None or torch.equal(g, now[name]) for name, g in got.items())
+        return records
+
+    def _record(self, fn, case, group, control):
+        rank, device, shapes = dist.get_rank(control), backend.device(), []
+        recorder, model = Recorder(control, [case.members]), self.model().to(device)
+        if case.what != IDLE or rank:
+            x, y, with_branch = models.shard(rank, case.again)
+            models.loss_of(model, (x.to(device), y.to(device), with_branch)).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p += rank  # or nobody would see that the parameters are averaged instead
+        before = state(model)
+
+        def given(tensor, group=None):
+            """Sums in place and returns nothing, as torch's does."""
+            shapes.append(tuple(tensor.shape))
+            recorder.all_reduce(tensor, group)
+
+        with suppress(Clash):  # it is in the record
+            called(case, fn, self.parameters(model), group, given)
+        recorder.end()
+        got, touched, record = models.gradients(model), not same(before, state(model)), recorder.record()
+        problem = models.wrong_gradient(f"{case.name}: {case.rank(rank)}", rank, got, self._parts(case))
+        if problem:
+            problem.facts |= {"touched": touched, "case": case, "silent": not record["calls"]}
+        record |= {"problem": problem, "shapes": shapes, "touched": touched}
+        record["ok"] = problem is None and record["stray"] is None
+        return record, model, got
+
+    def _parts(self, case):
+        """What each rank contributes, [{name: gradient}]."""
+        shards = [[models.shard(rank, case.again)] for rank in range(case.world_size)]
+        parts = models.of_each_rank(shards, fine=self.fine)
+        if case.what == IDLE:
+            parts[0] = {name: torch.zeros_like(g) for name, g in parts[0].items()}
+        return parts
+
+
+def untouched(cases):
+    """A judge: nothing but .grad has changed."""
+
+    def judge(case, rank, record):
+        if not record["touched"]:
+            return None
+        return Problem("touched", f"{case.name}: {case.rank(rank)} changed a parameter, not only .grad")
+
+    return each(cases, judge)
 
 
 NOT_DIVIDED = Hint(

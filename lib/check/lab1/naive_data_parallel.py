@@ -3,25 +3,17 @@
 average_gradients gets `model.parameters()` as it is, a generator.
 """
 
-import contextlib
-
-import torch
-import torch.distributed as dist
-
-from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import called, groups_and_control, in_step
-from lib.check.claims import claim, each, kept
-from lib.check.comm import MAY_CALL, Clash, Recorder
-from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.claims import claim, kept
+from lib.check.comm import MAY_CALL
+from lib.check.exercise import Bundle, Exercise, Hint
 from lib.check.lab1 import broadcast_parameters, means, models
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, Step, value
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, IDLE, WORLD, Step, value
 from lib.check.traffic import fitting, only_calls
-from lib.data_parallel import naive
+from lib.data_parallel import replicate
 
 N_ALL = sum(p.numel() for p in models.Small().parameters())
 N_TRAINED = sum(p.numel() for p in models.Small().parameters() if p.requires_grad)
-IDLE = "rank 0 without gradients"
 CASES = (
     *(Step(members, N_TRAINED) for members in GROUPS),
     Step(GROUPS[0], N_TRAINED, again=1),
@@ -29,61 +21,17 @@ CASES = (
     Step(ALONE, N_TRAINED),
 )
 
-
-def _parts(case):
-    """What each rank contributes, [{name: gradient}]."""
-    shards = [[models.shard(rank, case.again)] for rank in range(case.world_size)]
-    parts = models.of_each_rank(shards, fine=models.FINE)
-    if case.what == IDLE:
-        parts[0] = {name: torch.zeros_like(g) for name, g in parts[0].items()}
-    return parts
+AVERAGING = means.Averaging(CASES, lambda: models.Small(0, models.FINE), lambda model: model.parameters(), models.FINE)
 
 
 def _measure(fn):
-    held = []
-
-    def one(case, groups):
-        group, control = groups
-        rank, device = dist.get_rank(control), backend.device()
-        recorder, model = Recorder(control, [case.members]), models.Small(0, models.FINE).to(device)
-        if case.what != IDLE or rank:
-            x, y, with_branch = models.shard(rank, case.again)
-            models.loss_of(model, (x.to(device), y.to(device), with_branch)).backward()
-        with torch.no_grad():
-            for p in model.parameters():
-                p += rank  # or nobody would see that the parameters are averaged instead
-        before = means.state(model)
-
-        def given(tensor, group=None):
-            """Sums in place and returns nothing, as torch's does."""
-            recorder.all_reduce(tensor, group)
-
-        with contextlib.suppress(Clash):  # it is in the record
-            called(case, fn, model.parameters(), group, given)
-        recorder.end()
-        got, record = models.gradients(model), recorder.record()
-        problem = models.wrong_gradient(f"{case.name}: {case.rank(rank)}", rank, got, _parts(case))
-        record |= {"problem": problem, "touched": not means.same(before, means.state(model))}
-        if problem:
-            problem.facts |= {"touched": record["touched"], "case": case, "silent": not record["calls"]}
-        if record["calls"]:  # one by one in whatever order, or together: what counts is how much
+    """One by one in whatever order, or together: what counts is how much was sent."""
+    records = AVERAGING(fn)
+    for record in records:
+        if record and record["calls"]:
             narrowest = min(record["calls"], key=lambda call: call.dtype.itemsize)
             record["calls"] = [narrowest._replace(elements=sum(call.elements for call in record["calls"]))]
-        record["ok"] = problem is None and record["stray"] is None
-        held.append((record, model, got))
-        return record
-
-    records = in_step(CASES, groups_and_control, one, dist.new_group())
-    for record, model, got in held:
-        now = models.gradients(model)
-        record["kept"] = all(g is None or torch.equal(g, now[name]) for name, g in got.items())
     return records
-
-
-def _untouched(case, rank, record):
-    if not record["touched"]:
-        return None
-    return Problem("touched", f"{case.name}: {case.rank(rank)} changed a parameter, not only .grad")
 
 
 def _after_one_sum(p):
@@ -100,10 +48,10 @@ def _elements(p):
 
 AVERAGE_GRADIENTS = Exercise(
     name="average_gradients",
-    reference=naive.average_gradients,
+    reference=replicate.average_gradients,
     measure=_measure,
     worlds=(WORLD,),
-    may_call=("naive_data_parallel.given", *MAY_CALL),
+    may_call=("means.given", *MAY_CALL),
     leaves_out={
         "under way": "it returns when the mean is there: no two calls are under way",
         "returned": "it returns nothing: the caller's gradients hold the result",
@@ -115,7 +63,7 @@ AVERAGE_GRADIENTS = Exercise(
             fitting(CASES), means.as_found(CASES), kept(CASES)),
         claim("the all_reduce it was given", 3, "each trained parameter once, frozen ones never",
             only_calls(CASES, lambda case, rank: [("all_reduce", "", case.n)])),
-        claim("parameters left alone", 1, "only .grad changes", each(CASES, _untouched)),
+        claim("parameters left alone", 1, "only .grad changes", means.untouched(CASES)),
     ),
     hints=(
         Hint("called lib's", s.kind("built-in"), "build it from the all_reduce that the function is given."),

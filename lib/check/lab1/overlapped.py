@@ -18,7 +18,7 @@ from lib.check.lab1 import means, models
 from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, Step, value
 from lib.check.overlap import Alive, Gates, started_threads
 from lib.check.traffic import astray, beside
-from lib.data_parallel import overlapped, replicate
+from lib.data_parallel import bucketed, replicate
 
 CHAIN, SMALL, NO_SYNC = "a chain of layers", "unused parameters", "no_sync"
 TWO, OTHER, IDLE = "two models at once", "the other of two models", "rank 0 without a backward"
@@ -211,7 +211,7 @@ def _in(*whats, again=None):
 
 EXERCISE = Exercise(
     name="OverlappedDataParallel",
-    reference=overlapped.OverlappedDataParallel,
+    reference=bucketed.OverlappedDataParallel,
     measure=_measure,
     worlds=(WORLD,),
     may_call=(*MAY_CALL, *EARLIER),

@@ -18,7 +18,7 @@ from lib.check.explain import fraction, narrowed, rounded_words, two
 from lib.check.lab1 import until_all_done
 from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD, Step
 from lib.check.traffic import fitting, only_calls
-from lib.data_parallel import uneven
+from lib.data_parallel import sampler
 
 SHARDS = {  # how many examples each rank has, and their dtype
     Step(members, dtype=torch.int64, what=f"counts {', '.join(map(str, counts))}"): (counts, dtype)
@@ -106,7 +106,7 @@ def _is(wanted):
 
 WEIGHTED_LOSS = Exercise(
     name="weighted_loss",
-    reference=uneven.weighted_loss,
+    reference=sampler.weighted_loss,
     measure=_measure_losses,
     worlds=(WORLD,),
     may_call=MAY_CALL,

@@ -19,7 +19,7 @@ from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD, Step
 from lib.check.pure import noting_calls
 from lib.check.traffic import fitting, only_calls
-from lib.data_parallel import uneven
+from lib.data_parallel import sampler
 
 BATCHES = {  # how many each rank has
     Step(members, dtype=torch.int64, what=f"{', '.join(map(str, counts))} batches{what}"): counts
@@ -92,7 +92,7 @@ def _measure_turns(fn):
         loops, args = _Loops([_Source(rank, counts[rank]) for _ in _twice(case)]), [] if group is None else [group]
         given = [iter(source) if case.members == ALONE else source for source in loops.sources]
         loop = lambda batches: fn(batches, *args, all_reduce=recorder.all_reduce)
-        with noting_calls(uneven.until_all_done) as calls, contextlib.suppress(Clash):  # a Clash is in the record
+        with noting_calls(sampler.until_all_done) as calls, contextlib.suppress(Clash):  # a Clash is in the record
             called(case, loops.run, loop, given, 2 * max(counts) + 3)
         recorder.end()
         right = loops.yields and not calls and all(got == _wanted(case, rank) for got in loops.got)
@@ -163,7 +163,7 @@ def _one_by_one(case, rank, record):
 
 EXERCISE = Exercise(
     name="until_all_done",
-    reference=uneven.until_all_done,
+    reference=sampler.until_all_done,
     measure=_measure_turns,
     worlds=(WORLD,),
     may_call=MAY_CALL,

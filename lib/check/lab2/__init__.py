@@ -1,1 +1,19 @@
-"""Lab 2's graded exercises, one file each."""
+"""Lab 2's graded exercises, a file each. In the order of the notebook, with the section:
+
+    balance.py        1  layers into stages
+    relay_step.py     2  one batch through p ranks and back
+    gpipe.py          3  all forwards, then all backwards
+    one_f_one_b.py    4  warmup, steady, cooldown
+    weight_stash.py   5  PipeDream: which weights a backward reads
+    interleaved.py    6  v thinner stages on every rank
+    zb_h1.py          7  bonus: every backward in two halves
+
+Beside them:
+
+    schedules.py         what is wrong with a schedule, action by action
+    hints.py             hints that schedules share
+    on_ranks.py          a schedule executed: gradients of the whole batch
+    relay_cases.py       what relay_step.py is checked on
+    relay_hints.py       what its mistakes leave behind, and the hint for each
+    *_wrong.py           known mistakes of the file of that name; no release has them
+"""

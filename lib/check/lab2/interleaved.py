@@ -14,7 +14,7 @@ from lib.check.lab2 import hints, schedules
 from lib.check.lab2.on_ranks import gradients
 from lib.check.lab2.schedules import each, words
 from lib.check.pure import all_seen, refused
-from lib.pipeline.interleaved import interleaved
+from lib.pipeline.schedules import interleaved
 from lib.pipeline.simulate import kept
 
 # p, m, v

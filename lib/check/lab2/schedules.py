@@ -17,8 +17,7 @@ from lib.check.exercise import Problem
 from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
 from lib.check.pure import iterator
 from lib.pipeline.actions import KINDS, Action
-from lib.pipeline.grid import grid
-from lib.pipeline.simulate import UNIT, simulate
+from lib.pipeline.simulate import UNIT, grid, simulate
 from lib.pipeline.validate import ScheduleError, validate
 
 CASES = [(2, 3), (4, 4), (3, 5), (4, 8), (1, 4), (8, 16), (3, 1), (4, 2), (1, 1)]  # p, m

@@ -17,8 +17,7 @@ from lib.check.cases import draw, form_of
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.pure import call
-from lib.pipeline.stash import WeightStash
-from lib.pipeline.versions import pipedream
+from lib.pipeline.stash import WeightStash, pipedream
 
 CASES = [(2, 5), (4, 8), (1, 3)]  # p, mini-batches
 SAY = "p = 1, 2, 4"

@@ -15,8 +15,8 @@ from lib.check.lab2 import hints, schedules
 from lib.check.lab2.on_ranks import gradients
 from lib.check.lab2.schedules import CASES, CASES_SAY, each
 from lib.check.pure import all_seen
+from lib.pipeline.schedules import zb_h1
 from lib.pipeline.simulate import kept, simulate
-from lib.pipeline.zero_bubble import zb_h1
 
 TIMES = ({"F": 1, "I": 1, "W": 1}, {"F": 3, "I": 4, "W": 2})
 

@@ -1,1 +1,14 @@
-"""Lab 3's graded exercises, one file each."""
+"""Lab 3's graded exercises, a file each. In the order of the notebook, with the section:
+
+    f_and_g.py              1  the two mappings
+    linear_layers.py        2  columns, rows
+    parallel_attention.py   4  a rank's heads
+    vocabulary.py           5  where the model begins and ends: embedding, cross-entropy
+    sequence.py             6  each rank its own tokens
+    split_state_dict.py     7  a rank's part of the whole model's parameters
+
+Beside them:
+
+    both_ways.py               an answer forward and backward, beside one process; two calls under way at once
+    *_wrong.py                 known mistakes of the file of that name; no release has them
+"""

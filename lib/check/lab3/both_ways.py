@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 import torch.distributed as dist
 
-from lib import collectives, ledger
+from lib import ledger
 from lib.check import comm
 from lib.check import symptoms as s
 from lib.check.calls import shares_memory
@@ -33,11 +33,7 @@ PAIRS = ((0, 1), (2, 3))
 AT_ONCE, LARGER = "two at once", 2
 TOLERANCE = 1e-12  # of the largest number expected, or of 1: some gradients are zero but for rounding
 # Other collectives too: that they are not what it was given is a claim, with better words.
-MAY_CALL = (
-    *comm.MAY_CALL, *s.P2P, "both_ways.all_reduce", "linear.forward",
-    *(f"{(fn := getattr(collectives, name)).__module__.split('.')[-1]}.{fn.__name__}" for name in collectives.__all__),
-)  # fmt: skip
-MAPPINGS = tuple(f"mappings.{name}_group" for name in ("copy_to", "reduce_from", "split_to", "gather_from"))
+MAY_CALL = (*comm.MAY_CALL, "both_ways.all_reduce", "linear.forward")
 
 
 @dataclass

@@ -16,6 +16,7 @@ from lib.check import symptoms as s
 from lib.check.cases import Case, draw, form_of
 from lib.check.claims import claim, kept, left_alone
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.forward_backward import MAPPINGS
 from lib.check.lab3 import both_ways as ways
 from lib.check.traffic import fitting, only_calls
 from lib.tensor_parallel import linear, mappings
@@ -140,7 +141,7 @@ COLUMN_PARALLEL = Exercise(
     measure=partial(ways.measure, libs=linear.column_parallel, cases=COLUMN_CASES, make=_columns,
                     start=_start(mappings.copy_to_group)),
     worlds=(ways.WORLD,),
-    may_call=(*ways.MAY_CALL, *ways.MAPPINGS),
+    may_call=(*ways.MAY_CALL, *MAPPINGS),
     leaves_out=ways.LEAVES_OUT,
     claims=(
         claim("the rank's columns", 3, f"{ways.GROUPS_SAY}; three layers",
@@ -177,7 +178,7 @@ ROW_PARALLEL = Exercise(
     measure=partial(ways.measure, libs=linear.row_parallel, cases=ROW_CASES, make=_rows,
                     start=_start(mappings.reduce_from_group)),
     worlds=(ways.WORLD,),
-    may_call=(*ways.MAY_CALL, *ways.MAPPINGS),
+    may_call=(*ways.MAY_CALL, *MAPPINGS),
     leaves_out=ways.LEAVES_OUT,
     claims=(
         claim("the whole result", 3, f"{ways.GROUPS_SAY}; no bias",

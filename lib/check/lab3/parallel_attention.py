@@ -17,10 +17,11 @@ from lib.check.cases import Case, draw
 from lib.check.claims import claim, kept, left_alone
 from lib.check.comm import Clash
 from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.forward_backward import MAPPINGS
 from lib.check.lab3 import both_ways as ways
 from lib.check.traffic import fitting, only_calls
 from lib.model import Attention, Shape
-from lib.tensor_parallel import attention, linear, mappings
+from lib.tensor_parallel import block, linear, mappings
 
 HEAD_DIM, B, T = 2, 2, 3
 FULL, GROUPED = "as many k/v heads", "grouped-query"
@@ -92,7 +93,7 @@ def _start(fn, setting, group, recorder):
                 return found
     if raised:
         raise raised
-    if any(isinstance(one, attention.ParallelAttention) for one in module.modules()):
+    if any(isinstance(one, block.ParallelAttention) for one in module.modules()):
         return Problem("built-in", "is lib's ParallelAttention, or has one")
     setting.after = partial(_held, setting)
     return y
@@ -171,12 +172,12 @@ def _held(setting):
 
 EXERCISE = Exercise(
     name="ParallelAttention",
-    reference=attention.ParallelAttention,
-    measure=partial(ways.measure, libs=attention.ParallelAttention.__init__, cases=ALL_CASES, make=_make, build=_build,
+    reference=block.ParallelAttention,
+    measure=partial(ways.measure, libs=block.ParallelAttention.__init__, cases=ALL_CASES, make=_make, build=_build,
                     start=_start),
     worlds=(ways.WORLD,),
     may_call=(
-        *ways.MAY_CALL, *ways.MAPPINGS, "parallel_attention.product", "linear.column_parallel", "linear.row_parallel",
+        *ways.MAY_CALL, *MAPPINGS, "parallel_attention.product", "linear.column_parallel", "linear.row_parallel",
     ),
     leaves_out={
         "generators": "no argument is an iterator",

@@ -16,7 +16,7 @@ from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.guard import raised
 from lib.check.pure import noting_calls
 from lib.model import GPT, Shape
-from lib.tensor_parallel import state
+from lib.tensor_parallel import shards
 
 SHAPE = Shape(vocab_size=12, seq_len=5, n_layers=2, hidden=24, n_heads=12, n_kv_heads=6, mlp_hidden=36)
 PREFIX = "group.token.output.up."
@@ -41,7 +41,7 @@ def _whole(prefix=""):
 
 def _odd(name):
     """The model with one size that 2 does not divide."""
-    whole, dim = _whole(), state.split_dim(name)
+    whole, dim = _whole(), shards.split_dim(name)
     return whole | {name: whole[name].narrow(dim, 0, whole[name].shape[dim] - 1)}
 
 
@@ -51,10 +51,10 @@ def _words(prefix, rank, tp):
 
 def _measure(fn):
     """({kind: the first Problem}, {what was asked: what came instead of an error, or the error})"""
-    wanted = {case: state.split_state_dict(_whole(case[0]), *case[1:]) for case in CASES}
+    wanted = {case: shards.split_state_dict(_whole(case[0]), *case[1:]) for case in CASES}
     found, results = {}, {}
     odd = {f"tp={tp}, 12 words": (_whole(), tp) for tp in (5, 8, 7)} | {f"tp=2, odd {n}": (_odd(n), 2) for n in ODD}
-    with noting_calls(state.split_state_dict) as calls:
+    with noting_calls(shards.split_state_dict) as calls:
         for case, want in wanted.items():
             given = _whole(case[0])
             results[case] = got = _called(fn, given, *case[1:])
@@ -85,7 +85,7 @@ def _problems(case, given, got, want):
         places = {tensor.untyped_storage().data_ptr() for tensor in given.values()}
         if name := next((name for name, part in got.items() if part.untyped_storage().data_ptr() in places), None):
             text = f"{_words(*case)}: {name} shares its memory with the whole model's, expected a copy"
-            yield Problem("shared", text, {"cut": state.split_dim(name) is not None})
+            yield Problem("shared", text, {"cut": shards.split_dim(name) is not None})
     if given.keys() != whole.keys() or not all(is_a(given[name], whole[name]) for name in whole):
         yield Problem("input", f"{_words(*case)}: the state that was given has changed")
 
@@ -106,7 +106,7 @@ def _wrong(case, got, want):
     if not wrong:
         return None
     name, part, whole = wrong[0], got[wrong[0]], _whole(prefix)[wrong[0]]
-    dim = state.split_dim(name)
+    dim = shards.split_dim(name)
     known = {"uncut": whole} | {f"cut on dim {d}": whole.tensor_split(tp, d)[rank] for d in range(whole.dim())}
     words = next((words for words, tensor in known.items() if is_a(part, tensor)), "another part")
     expected = "uncut" if dim is None else f"cut on dim {dim}"
@@ -128,7 +128,7 @@ def _of(*endings):
 
 EXERCISE = Exercise(
     name="split_state_dict",
-    reference=state.split_state_dict,
+    reference=shards.split_state_dict,
     measure=_measure,
     worlds=(),
     leaves_out={
@@ -229,10 +229,10 @@ COLUMNS = ("attention.q", "attention.k", "attention.v", "mlp.up")
 
 def _dims(others):
     """Other dims for names with these endings."""
-    known = [(f'"{name}": {state.SPLIT[name]},', f'"{name}": {dim},') for name, dim in others.items()
-             if name in state.SPLIT]  # fmt: skip
+    known = [(f'"{name}": {shards.SPLIT[name]},', f'"{name}": {dim},') for name, dim in others.items()
+             if name in shards.SPLIT]  # fmt: skip
     first = "SPLIT = {  # name ends in: dim"
-    new = [f'    "{name}": {dim},' for name, dim in others.items() if name not in state.SPLIT]
+    new = [f'    "{name}": {dim},' for name, dim in others.items() if name not in shards.SPLIT]
     return Edit((*known, (first, "\n".join([first, *new]))))
 
 

@@ -22,7 +22,7 @@ from lib.check.cases import draw, seen
 from lib.check.claims import claim, kept, left_alone
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.traffic import astray, beside, only_calls
-from lib.tensor_parallel import embedding, loss, mappings
+from lib.tensor_parallel import mappings, vocabulary
 
 V, D = 12, 3
 TOKENS = torch.tensor([[3, 0, 7, 11, 6, 2, 8], [5, 9, 1, 7, 10, 4, 0]], device="cpu")  # (B, T)
@@ -84,7 +84,7 @@ VECTORS = fb.ForwardBackward(TABLES, _vectors, _g)
 
 EMBEDDING = Exercise(
     name="vocab_parallel_embedding",
-    reference=embedding.vocab_parallel_embedding,
+    reference=vocabulary.vocab_parallel_embedding,
     measure=VECTORS,
     **RANKS,
     claims=(
@@ -208,7 +208,7 @@ def _times(*wanted):
 
 CROSS_ENTROPY = Exercise(
     name="vocab_parallel_cross_entropy",
-    reference=loss.vocab_parallel_cross_entropy,
+    reference=vocabulary.vocab_parallel_cross_entropy,
     measure=LOSS,
     **RANKS,
     claims=(

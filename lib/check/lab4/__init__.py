@@ -1,1 +1,19 @@
-"""Lab 4's graded exercises, one file each."""
+"""Lab 4's graded exercises, a file each. In the order of the notebook, with the section:
+
+    rank_state_bytes.py   1  what one of N ranks keeps at each stage
+    zero1.py              2  a rank's shard of the update
+    zero2.py              3  gradients that leave during backward
+    fsdp.py               4  which unit is whole when; with unit.py
+    prefetching_fsdp.py   5  the next unit's gather beside this one's compute
+    recompute.py          8  only the input is kept until backward
+
+Beside them:
+
+    zero_models.py           what Zero1 and Zero2 train, and what one process makes of it
+    zero_runs.py             one answer on one rank, beside that
+    zero_chain.py            a chain of layers with a gate behind each
+    unit.py                  the first part of fsdp.py: a Unit method by method, and under lib's FSDP
+    fsdp_models.py           what sharded answers train, and what one process makes of it
+    fsdp_training.py         a training by an FSDP, watched, beside that
+    *_wrong.py               known mistakes of the file of that name; no release has them
+"""

@@ -10,7 +10,7 @@ bytes that are alive in every layer are counted, and compared with those of lib'
 import torch
 import torch.distributed as dist
 
-from lib import collectives, ledger, zero
+from lib import ledger, zero
 from lib.buckets import slots
 from lib.check.claims import compared, each
 from lib.check.comm import MAY_CALL as WIRE
@@ -21,12 +21,10 @@ from lib.check.overlap import Alive
 
 WRAPPED, EVALUATION = "the model is wrapped", "evaluation"
 PHASES = (*(f"backward {n + 1}" for n in range(2 * models.STEPS)), EVALUATION)
-_COLLECTIVES = (getattr(collectives, name) for name in collectives.__all__)
 # What the ledger may call what an answer calls. Other collectives too: that they are not the given ones is a claim.
 MAY_CALL = (
-    *WIRE, *(f"{fn.__module__.split('.')[-1]}.{fn.__name__}" for fn in _COLLECTIVES), "background.start",
-    "zero1.gather_parameters", "zero1.reduce_gradients", "flat.__init__", "fsdp.flats_of", "fsdp.__init__",
-    "prefetch.__init__", "prefetch.start_unshard",
+    *WIRE, "background.start", "zero1.gather_parameters", "zero1.reduce_gradients", "flat.__init__",
+    "fsdp.flats_of", "fsdp.__init__", "prefetch.__init__", "prefetch.start_unshard",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from lib.check import symptoms as s
 from lib.check.cases import groups_and_control, in_step, seen
 from lib.check.claims import claim
-from lib.check.comm import LIBS, MAY_CALL, Recorder
+from lib.check.comm import MAY_CALL, Recorder
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab4.zero_models import SEVERAL, STEPS, Setup
 from lib.check.lab4.zero_runs import MOMENTS, Run, built_in, by, first, in_case, is_libs, numbers, value
@@ -137,7 +137,7 @@ EXERCISE = Exercise(
     worlds=(WORLD,),
     # A flat of lib's may be part of an answer.
     may_call=(
-        *MAY_CALL, *LIBS, "zero1.all_gather", "flat.__init__", "zero1.reduce_gradients", "zero1.gather_parameters",
+        *MAY_CALL, "zero1.all_gather", "flat.__init__", "zero1.reduce_gradients", "zero1.gather_parameters",
     ),
     leaves_out={
         "memory": "weights and gradients are whole on every rank; what the optimizer keeps is counted",

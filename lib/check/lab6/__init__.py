@@ -1,1 +1,17 @@
-"""Lab 6's graded exercises, one file each."""
+"""Lab 6's graded exercises, a file each. In the order of the notebook, with the section:
+
+    mesh.py                1  coordinates, ranks, groups along axes
+    average_over_mesh.py   2  which ranks a gradient is averaged over
+    norm_over_mesh.py      2  one norm of what lies on many ranks
+    plan_costs.py          5  a plan's memory, bubble and messages
+    choose_plan.py         6  the fastest plan that fits
+    shares.py              7  rows for ranks of unequal speed
+    capstone.py            9  a plan for GPT-3 on 256 GPUs, and why
+
+Beside them:
+
+    mesh_cases.py             on which meshes mesh.py asks
+    on_a_mesh.py              the meshes of 8 ranks, and the parameters on them
+    choose_plan_jobs.py       the jobs that a plan is asked for
+    *_wrong.py                known mistakes of the file of that name; no release has them
+"""

@@ -14,7 +14,7 @@ from torch import nn
 
 from lib import collectives
 from lib.buckets import flatten, plan_buckets, unflatten
-from lib.data_parallel import bucketed, overlapped, replicate
+from lib.data_parallel import bucketed, replicate
 
 
 class Counting(nn.Module):
@@ -88,10 +88,10 @@ class Counting(nn.Module):
 
 
 def returns_libs(module, group=None, all_reduce=collectives.all_reduce, capacity=2**22):
-    return overlapped.OverlappedDataParallel(module, group, all_reduce, capacity)
+    return bucketed.OverlappedDataParallel(module, group, all_reduce, capacity)
 
 
-class InheritsLibs(overlapped.OverlappedDataParallel):
+class InheritsLibs(bucketed.OverlappedDataParallel):
     pass
 
 
@@ -346,4 +346,4 @@ WRONG = {
     NotWritten: "not written",
 }
 
-RIGHT = [Counting, WithSets, WithItsOwnThread, as_an_answer(overlapped.OverlappedDataParallel)]
+RIGHT = [Counting, WithSets, WithItsOwnThread, as_an_answer(bucketed.OverlappedDataParallel)]

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import collectives
-from lib.data_parallel import naive, replicate
+from lib.data_parallel import replicate
 
 
 def tensors(module):
@@ -126,7 +126,7 @@ def gradients_in_one_buffer_for_all_models(parameters, group, all_reduce):
 
 
 def calls_libs_average(parameters, group, all_reduce):
-    naive.average_gradients(parameters, group, all_reduce)
+    replicate.average_gradients(parameters, group, all_reduce)
 
 
 def no_mean_yet(parameters, group, all_reduce):

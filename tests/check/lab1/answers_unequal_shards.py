@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.data_parallel import uneven
+from lib.data_parallel import sampler
 
 SUM = collectives.all_reduce
 
@@ -57,7 +57,7 @@ def a_factor_on_the_class(loss_sum, count, group=None, all_reduce=SUM):
 
 
 def calls_libs_loss(loss_sum, count, group=None, all_reduce=SUM):
-    return uneven.weighted_loss(loss_sum, count, group, all_reduce)
+    return sampler.weighted_loss(loss_sum, count, group, all_reduce)
 
 
 def not_written(loss_sum, count, group=None, all_reduce=SUM):
@@ -132,7 +132,7 @@ def one_iterator_in_a_global(batches, group=None, all_reduce=SUM):
 
 
 def returns_libs(batches, group=None, all_reduce=SUM):
-    return uneven.until_all_done(batches, group, all_reduce)
+    return sampler.until_all_done(batches, group, all_reduce)
 
 
 def no_turns_yet(batches, group=None, all_reduce=SUM):

@@ -4,9 +4,9 @@ from as_an_answer import as_an_answer
 from lab2.slips import slips
 
 from lib import pipeline
-from lib.pipeline import Action, zero_bubble
+from lib.pipeline import Action, schedules
 
-zb_h1 = as_an_answer(zero_bubble.zb_h1)
+zb_h1 = as_an_answer(schedules.zb_h1)
 
 
 def made(name, delay_of=lambda p, m, i: i, warmup_of=lambda p, m, i: p - 1 - i, step="FIW"):

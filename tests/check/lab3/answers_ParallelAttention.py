@@ -15,7 +15,7 @@ from torch import nn
 
 from lib import tensor_parallel as tp
 from lib.model import causal_attention, merge_heads, split_heads
-from lib.tensor_parallel import attention as libs
+from lib.tensor_parallel import block as libs
 
 
 class Part(nn.Module):

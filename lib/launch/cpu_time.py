@@ -1,14 +1,14 @@
-"""How much of the machine the ranks get: do they want a processor at all, and how much of the time was theirs?
+"""How much of the machine the ranks get: do they want a processor at all, and how much of the time were they scheduled?
 
-    idle     every rank wanted a processor for less than 3 % of the time; wanted = ran on one, or its main thread waited
-    theirs   the time, without what others kept from the ranks, and without what the machine or its disk stood still
+    idle        every rank wanted a processor for less than 3 % of the time; wanted = ran, or its main thread waited
+    scheduled   the time, without what others kept from the ranks, and without what the machine or its disk stood still
 
-             |== ranks run ==|-- ranks ready, others run --|........ all ranks sleep ........|
-             |==== theirs ===|                             |============ theirs =============|
+                |== ranks run ==|-- ranks ready, others run --|........ all ranks sleep ........|
+                |== scheduled ==|                             |========== scheduled ============|
 
 A rank that a busy machine lets wait is neither idle nor slow. Linux counts the waiting for each thread, in nanoseconds
 (schedstat in /proc), and says whether it waits for a disk, as for a page of torch that was dropped from memory (state D
-in stat). Elsewhere no rank is ever called idle, and all the time is theirs.
+in stat). Elsewhere no rank is ever called idle, and all the time is scheduled time.
 """
 
 import contextlib
@@ -23,33 +23,33 @@ PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") el
 now = time.monotonic
 
 
-class Share:
+class CpuTime:
     """Looks at the ranks again and again, from beside them."""
 
     def __init__(self):
         self.looked, self.seen, self.told = now(), {}, {}
-        self.expect()
+        self.reset()
 
-    def expect(self):
+    def reset(self):
         """The ranks have done something: whether they are idle is counted from here."""
         self.since, self.wanted = now(), {}
 
-    def look(self, pids: dict[int, int]) -> float:
-        """To be called all the time. pids: of the ranks that run. Returns the seconds since its last look that were
-        theirs, 0 when that was just now."""
+    def sample(self, pids: dict[int, int]) -> float:
+        """To be called all the time. pids: of the ranks that run. Returns the scheduled seconds since its last look, 0
+        when that was just now."""
         span = now() - self.looked
         if span < EVERY:
             return 0.0
         seen = {rank: _threads(pid) for rank, pid in pids.items()}
         before, self.seen, self.looked = self.seen, seen, self.looked + span
         if any(thread.state == "D" for threads in seen.values() for thread in threads.values()):
-            self.expect()
+            self.reset()
             return 0.0
         if seen.keys() != before.keys():
-            self.expect()
+            self.reset()
             return min(span, ABSENT)
         if span > ABSENT:
-            self.expect()
+            self.reset()
         all_ran = all_waited = 0.0
         for rank, threads in seen.items():
             for number in threads.keys() & before[rank].keys():
@@ -58,7 +58,7 @@ class Share:
                 waited = waited if number == str(pids[rank]) else 0.0  # gloo's thread polls, and waits to do so
                 self.wanted[rank] = self.wanted.get(rank, 0.0) + ran + waited
         if any(wanted > 0.03 + 0.03 * (now() - self.since) for wanted in self.wanted.values()):
-            self.expect()
+            self.reset()
         return min(span - kept(span, all_ran, all_waited, PROCESSORS), ABSENT)
 
     def _since(self, number, before, thread, span):

@@ -16,7 +16,7 @@ from lib.ledger.record import finish, install, uninstall
 
 
 @contextlib.contextmanager
-def kept(folder: str | None = None):
+def record_to_dir(folder: str | None = None):
     """Keep this rank's book in `folder` (default: $LEDGER_DIR; unset means no book) for the length of the block."""
     folder = folder or os.environ.get("LEDGER_DIR")
     if not folder:
@@ -40,4 +40,4 @@ def kept(folder: str | None = None):
         raise
     finally:
         uninstall()
-        writer.leave(state)
+        writer.close(state)

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from lib import launch
-from lib.launch import share
+from lib.launch import cpu_time
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="not run: only Linux counts waiting")
 CORE = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
@@ -31,7 +31,7 @@ CORE = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
     ],
 )
 def test_what_others_kept_of_a_second(ran, waited, processors, seconds):
-    assert share.kept(1.0, ran, waited, processors) == pytest.approx(seconds)
+    assert cpu_time.kept(1.0, ran, waited, processors) == pytest.approx(seconds)
 
 
 @contextlib.contextmanager
@@ -67,17 +67,17 @@ def test_a_rank_that_hardly_gets_a_processor_is_not_out_of_time():
 
 
 def test_a_wait_for_a_processor_counts_while_it_goes_on_and_not_again_when_it_is_booked(monkeypatch):
-    clock, sleeps = [0.0], share._Thread(1.0, 5.0, "S")
-    monkeypatch.setattr(share, "now", lambda: clock[0])
-    monkeypatch.setattr(share, "_threads", lambda pid: {"1234": threads.pop(0)})
+    clock, sleeps = [0.0], cpu_time._Thread(1.0, 5.0, "S")
+    monkeypatch.setattr(cpu_time, "now", lambda: clock[0])
+    monkeypatch.setattr(cpu_time, "_threads", lambda pid: {"1234": threads.pop(0)})
     ready = sleeps._replace(state="R")
-    threads = [sleeps, ready, ready, ready, share._Thread(1.1, 5.9, "S"), share._Thread(1.1, 5.9, "S")]
-    looks, theirs = share.Share(), []
+    threads = [sleeps, ready, ready, ready, cpu_time._Thread(1.1, 5.9, "S"), cpu_time._Thread(1.1, 5.9, "S")]
+    looks, scheduled = cpu_time.CpuTime(), []
     while threads:
         clock[0] += 0.25
-        theirs.append(looks.look({0: 1234}))
+        scheduled.append(looks.sample({0: 1234}))
     # for 0.75 s ready; then 0.15 more of that wait, 0.1 on a processor; then asleep
-    assert theirs == pytest.approx([0.25, 0.0, 0.0, 0.0, 0.1, 0.25])
+    assert scheduled == pytest.approx([0.25, 0.0, 0.0, 0.0, 0.1, 0.25])
 
 
 def test_beside_others_too_an_endless_loop_ends_at_the_timeout():

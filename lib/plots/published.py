@@ -1,9 +1,46 @@
-"""Predicted against measured, a dot per published run, on two logarithmic axes."""
+"""What others published: how fast links really are, and how well the cost model predicts their runs."""
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from lib.plots.style import FAINT, INK, RANK_COLORS, finish, styled
+from lib.cost.published import table
+from lib.plots.draw import DASHED, beside, page, rows, ticks
+from lib.plots.labels import short
+from lib.plots.style import FAINT, INK, OP_COLOR, RANK_COLORS, finish, styled
+
+WHERE = {"inside": ("inside a node", RANK_COLORS[0]), "between": ("between nodes", RANK_COLORS[5])}
+
+
+@styled
+def topology(title=None):
+    """A dot per link on a logarithmic axis of bandwidth, fastest first, inside a node and between nodes."""
+    links = sorted(table("links"), key=lambda row: -row["busbw_GBps"])
+    fastest, slowest = links[0]["busbw_GBps"], links[-1]["busbw_GBps"]
+    figure, axes = page(4)
+    for place, row in enumerate(links):
+        _, color = WHERE[row["where"]]
+        axes.plot([slowest / 2, row["busbw_GBps"]], [place, place], color=OP_COLOR["idle"], lw=1.2, zorder=1)
+        axes.plot([row["busbw_GBps"]], [place], marker="o" if row["where"] == "inside" else "s", ms=9, color=color)
+        beside(axes, row["busbw_GBps"], place, f"{row['busbw_GBps']:.0f}", color, 9, bbox=None)
+    rows(axes, [f"{row['link']}\n{row['gpus']} {row['cite']}" for row in links], size=8)
+    axes.set(xscale="log", xlim=(slowest / 2, 2 * fastest))
+    axes.set_xlabel("all-reduce bus bandwidth, largest message (GB/s)")
+    ticks(axes.xaxis, [10, 100, 1000], short)
+    for shape, (text, color), height in zip("os", WHERE.values(), (0.16, 0.07), strict=True):
+        axes.plot([0.74], [height], marker=shape, ms=8, color=color, transform=axes.transAxes)
+        axes.text(0.765, height, text, transform=axes.transAxes, va="center", color=color, weight="bold")
+    factor = fastest / slowest
+    claim = f"From the fastest link to the slowest: {fastest:.0f} to {slowest:.0f} GB/s, a factor of {factor:.0f}"
+    sources = {row["cite"]: row["source"].split()[0].removeprefix("github.com/") for row in links}
+    return finish(
+        figure,
+        title or claim,
+        "Bus bandwidth is what each GPU of a ring would send per second. Sources on GitHub: "
+        + "; ".join(f"{cite} {source}" for cite, source in sorted(sources.items()))
+        + ".",
+        f"Dots on a logarithmic axis, GB/s. {claim}. "
+        + "; ".join(f"{r['link']}, {WHERE[r['where']][0]}, {r['gpus']}: {r['busbw_GBps']:.0f}" for r in links)
+        + ".",
+    )
 
 
 @styled
@@ -26,13 +63,12 @@ def predicted_against_measured(runs, within=0.1, unit="seconds per step", title=
     error = np.abs(predicted / measured - 1)
     low, high = 0.7 * min(measured.min(), predicted.min()), 1.4 * max(measured.max(), predicted.max())
 
-    figure = Figure(figsize=(8, 4.6))
-    axes = figure.add_subplot()
+    figure, axes = page(4.6, most=4.6)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
     axes.set(xlabel=f"measured ({unit})", ylabel=f"predicted ({unit})")
     line = np.array([low, high])
     axes.fill_between(line, line * (1 - within), line * (1 + within), color=FAINT, alpha=0.18, lw=0)
-    axes.plot(line, line, color=INK, lw=1.2, ls=(0, (5, 2.5)))
+    axes.plot(line, line, color=INK, lw=1.2, ls=DASHED)
     for place, ((name, (x, y)), color) in enumerate(zip(runs.items(), RANK_COLORS, strict=False)):
         axes.plot(x, y, ls="", marker="os^Dv<>p"[place], ms=4, mec=color, mfc=color, alpha=0.65)
         off = np.mean(np.abs(np.asarray(y) / np.asarray(x) - 1))

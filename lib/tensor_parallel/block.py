@@ -1,4 +1,6 @@
-"""Attention over tp ranks: each has some of the heads (Shoeybi et al. 2019, figure 3b).
+"""A transformer block over tp ranks: heads in the attention, hidden units in the MLP (Shoeybi et al. 2019, figure 3).
+
+Attention: each rank has some of the heads.
 
     H = 4 heads, tp = 2          query heads       key/value heads (K = 2: grouped-query)
         rank 0                   0 1               0            head i reads key/value head i // (H/K):
@@ -12,9 +14,19 @@ one backward (f): x enters once for q, k and v together.
 
 A key/value head lies on one rank: tp divides K. (With K < tp, ranks could share a head by copies, whose gradients
 would be summed over the ranks that have it; then k and v would no longer shrink with tp. Not built here.)
+
+MLP: each rank has F/tp of the F hidden units, the weights that lead into them and those that lead out.
+
+    x --f--> x A_r + a_r --gelu--> . B_r --g--> + b          Z = sum_r gelu(X A_r + a_r) B_r + b
+
+A hidden unit needs no other one, so between f and g nothing is sent. One all-reduce of (B, T, D) forward (g), one
+backward (f).
 """
 
+import copy
+
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 
 from lib.model import causal_attention, merge_heads, split_heads
@@ -50,3 +62,36 @@ class ParallelAttention(nn.Module):
         with own_random_numbers(self.group, p > 0):
             mixed = causal_attention(q, k, v, p)  # (B, H/tp, T, d)  sharded by heads
         return self.dropout(self.out(merge_heads(mixed)))
+
+
+class ParallelMLP(nn.Module):
+    """A rank's hidden units of a `lib.model.MLP`: (B, T, D) -> (B, T, D); in sequence parallel both (B, T/tp, D).
+
+    mlp: the plain one, alike on all ranks. columns, rows: the two ways to multiply, as in linear.py.
+    Raises ValueError where tp does not divide mlp_hidden.
+    """
+
+    def __init__(self, mlp, group=None, columns=column_parallel, rows=row_parallel):
+        super().__init__()
+        self.up = ColumnParallelLinear(mlp.up, group, columns, "mlp_hidden")  # weight (F/tp, D)
+        self.down = RowParallelLinear(mlp.down, group, rows, "mlp_hidden")  # weight (D, F/tp)
+        self.dropout = nn.Dropout(mlp.dropout.p)
+
+    def forward(self, x):
+        hidden = F.gelu(self.up(x))  # (B, T, F/tp)  sharded
+        return self.dropout(self.down(hidden))
+
+
+class ParallelBlock(nn.Module):
+    """A `lib.model.Block`, its two halves cut; the norms are whole on every rank."""
+
+    def __init__(self, block, group, columns, rows):
+        super().__init__()
+        self.norm1 = copy.deepcopy(block.norm1)
+        self.attention = ParallelAttention(block.attention, group, columns, rows)
+        self.norm2 = copy.deepcopy(block.norm2)
+        self.mlp = ParallelMLP(block.mlp, group, columns, rows)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))

@@ -1,0 +1,124 @@
+"""The rooms of lib and what they import, as a picture: `python -m lib.course rooms` writes lib/rooms.png.
+
+A room is a folder of lib, or a file that lies beside the folders. Every room stands above those that it imports. Where
+a longer way leads to a room no arrow is drawn; the words that the PNG carries as its description have all imports.
+"""
+
+import ast
+import io
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+from .layers import Graph, Layers, reduced
+
+NAME = "rooms.png"
+TITLE = "A room of lib imports only rooms below it"
+CAPTION = (
+    "An arrow: the upper room imports the lower one. Where a longer way down leads to the same room, no arrow is "
+    "drawn. An arrow has the colour of the room that it leaves; a black frame: imports nothing of lib."
+)
+ROW, ARROW, BOX, GAP = 0.48, 0.014, 0.28, 0.11  # inches: from row to row, and for each arrow; a box; between boxes
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """The rooms of lib that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "lib" else [node.module]
+        else:
+            continue
+        for name in names:
+            if name.startswith("lib."):
+                yield name.split(".")[1]
+
+
+def imports(lib: Path) -> Graph:
+    """{room: the other rooms that it imports}, of the folder `lib`; each by its name there: "zero", "clip.py"."""
+    names = {path.stem: path.name for path in lib.iterdir()}
+    found: Graph = {}
+    for path in sorted(lib.rglob("*.py")):
+        room = path.relative_to(lib).parts[0]
+        if not room.startswith("__"):
+            found.setdefault(room, set()).update({names[other] for other in imports_of(path)} - {room})
+    return found
+
+
+def in_words(imported: Graph) -> str:
+    """All imports in words: the description that the PNG carries, and the figure's alt text."""
+    told = [f"{room} imports {', '.join(sorted(others)) or 'nothing'}" for room, others in sorted(imported.items())]
+    return f"{TITLE}: {'; '.join(told)}."
+
+
+def description(path: Path) -> str:
+    """The description that a PNG carries; "" if it has none."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        image.load()
+        return image.text.get("Description", "")
+
+
+def write(lib: Path) -> bool:
+    """Draw the rooms of `lib` into its rooms.png, unless that one says the same; returns whether it was written."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    imported, path = imports(lib), lib / NAME
+    if path.exists() and description(path) == in_words(imported):
+        return False
+    info = PngInfo()
+    info.add_text("Description", in_words(imported))
+    with Image.open(io.BytesIO(picture(imported).png)) as image:
+        image.convert("RGB").quantize(128).save(path, pnginfo=info, optimize=True)
+    return True
+
+
+def picture(imported: Graph):
+    """The Drawing."""
+    from lib.plots import styled
+
+    return styled(_drawn)(imported)
+
+
+def _drawn(imported):
+    from matplotlib.figure import Figure
+    from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+    from lib.plots import INK, PAPER, finish, rank_color
+
+    layers = Layers(reduced(imported), {room: 0.13 + 0.077 * len(room) for room in imported}, GAP)
+    steps = [ROW + ARROW * sum(len(layers.below[node]) for node in row) for row in layers.rows[1:]]
+    heights = [0.0, *itertools.accumulate(steps)]
+    y = {node: height for row, height in zip(layers.rows, heights, strict=True) for node in row}
+    left = min(x - layers.width[node] / 2 for node, x in layers.x.items()) - 0.05
+    right = max(x + layers.width[node] / 2 for node, x in layers.x.items()) + 0.05
+    importing = [room for room in sorted(imported) if imported[room]]
+    color = dict.fromkeys(imported, INK) | {room: rank_color(i) for i, room in enumerate(importing)}
+
+    figure = Figure(figsize=(max(6.0, right - left + 0.3), heights[-1] + 1.6))
+    axes = figure.add_subplot(xlim=(left, right), ylim=(-BOX, heights[-1] + BOX))
+    axes.axis("off")
+    for line in layers.lines:
+        axes.add_patch(FancyArrowPatch(path=_curve(line, layers.x, y), arrowstyle="-|>", mutation_scale=7, lw=1.1,
+                                       shrinkA=0, shrinkB=0, color=color[line[0]]))  # fmt: skip
+    for room in imported:
+        corner = layers.x[room] - layers.width[room] / 2, y[room] - BOX / 2
+        axes.add_patch(FancyBboxPatch(corner, layers.width[room], BOX, boxstyle="round,pad=0,rounding_size=0.06",
+                                      fc=PAPER, ec=color[room], lw=1.3))  # fmt: skip
+        axes.text(layers.x[room], y[room], room, ha="center", va="center_baseline", size=9.5)
+    return finish(figure, TITLE, CAPTION, in_words(imported))
+
+
+def _curve(line, x, y):
+    """From the lower edge of the first box to the upper edge of the last, upright where it passes a row."""
+    from matplotlib.path import Path as Curve
+
+    points, codes = [(x[line[0]], y[line[0]] - BOX / 2)], [Curve.MOVETO]
+    for node in line[1:]:
+        top, middle = (x[node], y[node] + BOX / 2), (points[-1][1] + y[node] + BOX / 2) / 2
+        points += [(points[-1][0], middle), (x[node], middle), top, (x[node], y[node] - BOX / 2)]
+        codes += [Curve.CURVE4] * 3 + [Curve.LINETO]
+    return Curve(points[:-1], codes[:-1])
