@@ -17,3 +17,9 @@ isolate.py keeper.py seal.py                     the sandbox: what is asked, who
 release.py withhold.py bytecode.py bundle/       a folder for students: what is left out, compiled, put beside it
 rooms.py layers.py                               the picture of lib's rooms
 """
+
+import sys
+
+# Importing nbformat would have jsonschema build a grammar of web addresses, a second of work in every process that is
+# started here. It does without where that module is missing; no notebook is checked for them.
+sys.modules.setdefault("rfc3987_syntax", None)

@@ -97,7 +97,9 @@ def run(args: argparse.Namespace) -> int:
         sound = [validate.validate(root, lab) for lab in labs] if len(labs) < 2 else side_by_side(root, labs)
         strangers = validate.strangers(root) if labs == notebook.labs(root) else []
         print(*strangers, sep="\n", end="\n" if strangers else "")
-        return 0 if all(sound) and not strangers else 1
+        unsound = [lab for lab, is_sound in zip(labs, sound, strict=True) if not is_sound]
+        print(f"not sound, see above: {', '.join(unsound)}" if unsound else f"{len(labs)} labs are sound")
+        return 1 if unsound or strangers else 0
     for lab in labs:
         changed = build.build(root, lab) if args.command == "build" else execute.execute(root, lab)
         folder = "labs" if args.command == "build" else "solutions"

@@ -29,8 +29,7 @@ from . import isolate, notebook
 from .notebook import ROOT, CourseError
 
 NAME = "LAB_RUN"
-# jsonschema does without this module, which checks web addresses and takes longer to import than all of nbval.
-START = "import sys; sys.modules['rfc3987_syntax'] = None; import pytest; sys.exit(pytest.main())"
+START = "import sys, lib.course, pytest; sys.exit(pytest.main())"  # lib.course: see there what it leaves out
 OPTIONS = ["-p", "nbval.plugin", "-p", "lib.course.nbval_plugin", "-p", "no:cacheprovider", "-c", os.devnull]
 OPTIONS += ["-q", "--color=no", "--nbval-lax", "--nbval-current-env"]
 BOOK_BYTES = 20_000_000  # of what was written about cells; nobody's cells need more
