@@ -36,6 +36,7 @@ DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
 )  # fmt: skip
+INLINE = 4096  # bytes of a call's numbers that travel with what is told of it: one round instead of two
 REDUCTIONS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.MAX: "max", dist.ReduceOp.MIN: "min"}
 
 
@@ -150,17 +151,15 @@ class Recorder:
                 background.in_use.pop(group, None)
         with self.lock:
             while True:
-                heads = self._tell(self._head("over"))
+                heads, begun = self._tell(self._head("over"))
                 if not any(head[0] for head in heads):
                     return
                 if done := self._ready(heads):
-                    self._exchange(heads, done)
+                    self._exchange(heads, done, begun)
 
     def agreed(self, ok) -> bool:
         """Is it so on every rank of control?"""
-        all_ok = torch.tensor(int(ok), device=backend.device())
-        dist.all_reduce(all_ok, dist.ReduceOp.MIN, group=self.control)
-        return bool(all_ok)
+        return all(map(bool, self._gather(torch.tensor([ok], device=backend.device()))))
 
     def record(self):
         """For `only_calls`."""
@@ -188,10 +187,10 @@ class Recorder:
         head, ranks = self._head(call.op, call, extra), call.ranks
         with self.lock:
             while True:
-                heads = self._tell(head)
+                heads, begun = self._tell(head, tensor)
                 done = self._ready(heads)
                 if done:
-                    parts = self._exchange(heads, done, tensor)
+                    parts = self._exchange(heads, done, begun, tensor)
                 if self.place in done:
                     self.extras = {self.members[i]: one[7:] for i, one in enumerate(heads)}
                     return ranks, parts
@@ -217,11 +216,18 @@ class Recorder:
         )
         return [OPS.index(op), *numbers, 0, *extra, *([0] * (2 * self.N - len(extra)))]
 
-    def _tell(self, head):
-        mine = torch.tensor(head, device=backend.device())
-        heads = [torch.empty_like(mine) for _ in range(self.N)]
-        dist.all_gather(heads, mine, group=self.control)
-        return [one.tolist() for one in heads]
+    def _tell(self, head, tensor=None):
+        """What all ranks of control do: (heads, the first INLINE bytes of their numbers)."""
+        told = torch.tensor(head, device=backend.device()).view(torch.uint8)
+        both = self._gather(torch.cat([told, _bytes(tensor, INLINE, 0)]))
+        return [one[: len(told)].view(torch.int64).tolist() for one in both], [one[len(told) :] for one in both]
+
+    def _gather(self, mine):
+        """What every rank of control has, of one size, over the first: ranks that share cores pay for each message."""
+        whole = mine.new_empty(self.N, *mine.shape)
+        dist.gather(mine, [*whole] if self.place == 0 else None, group=self.control, group_dst=0)
+        dist.broadcast(whole, group=self.control, group_src=0)
+        return [*whole]
 
     def _of(self, head):
         return [i for i in range(self.N) if head[3] >> i & 1]
@@ -247,17 +253,14 @@ class Recorder:
         N = len(places)
         return all(heads[i][7 + b] == heads[j][7 + N + a] for a, i in enumerate(places) for b, j in enumerate(places))
 
-    def _exchange(self, heads, done, tensor=None):
-        """{global rank: flat elements} of all whose calls are done now."""
-        longest = max(heads[i][5] for i in done)
-        mine = torch.zeros(longest, dtype=torch.uint8, device=backend.device())
-        if self.place in done and tensor.numel():
-            flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-            mine[: len(flat)] = flat
-        parts = [torch.empty_like(mine) for _ in range(self.N)]
-        if longest:
-            dist.all_gather(parts, mine, group=self.control)
-        return {self.members[i]: parts[i][: heads[i][5]].view(DTYPES[heads[i][2]]) for i in done}
+    def _exchange(self, heads, done, begun, tensor=None):
+        """{global rank: flat elements} of all whose calls are done now. begun: what `_tell` gave of them."""
+        rest = max(heads[i][5] for i in done) - INLINE
+        if rest > 0:
+            mine = _bytes(tensor if self.place in done else None, rest, INLINE)
+            begun = [torch.cat(both) for both in zip(begun, self._gather(mine), strict=True)]
+        # A copy of its own is aligned for every dtype.
+        return {self.members[i]: begun[i][: heads[i][5]].clone().view(DTYPES[heads[i][2]]) for i in done}
 
     def _reduced(self, ranks, parts, op, tensor):
         combine = combiner(op, tensor)
@@ -279,6 +282,15 @@ class Recorder:
         facts["ranks"] = tuple(self.members[x] for x in self._of(heads[i]))
         text = f"rank {self.members[i]}: {says(i)}, but rank {self.members[j]}: {says(j)}"
         return Problem("clash", text, facts, [facts["ops"], facts["elements"]])
+
+
+def _bytes(tensor, n, start):
+    """n bytes of the tensor's numbers from byte `start` on, zeros after its end."""
+    found = torch.zeros(n, dtype=torch.uint8, device=backend.device())
+    if tensor is not None and tensor.numel():
+        flat = tensor.detach().contiguous().view(-1).view(torch.uint8)[start : start + n]
+        found[: len(flat)] = flat
+    return found
 
 
 def _in_turn(fn):

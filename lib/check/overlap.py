@@ -24,6 +24,8 @@ from lib.zero import live_bytes, start_counting
 
 PATIENCE = 20  # seconds for what a right answer does at once
 POLL = 0.02  # seconds between looks at what the other threads do
+WAITS = {threading.Condition.wait.__code__, threading.Thread.join.__code__}
+WAITS |= {code.__code__ for code in [getattr(threading.Thread, "_wait_for_tstate_lock", None)] if code}  # Python 3.12-
 LINGER = 0.2  # seconds by which the last call ends later than the answer's function, if that does not wait
 
 
@@ -58,7 +60,8 @@ class Gates:
             if not self._until(past, _backward_waits):
                 self.stuck = (number, self.passed)
             if self.ended:
-                self.early = self.early or self._until(lambda: self.returned, _backward_waits, LINGER)
+                waits = lambda: _backward_waits() or self._answer_waits()
+                self.early = self.early or self._until(lambda: self.returned, waits, LINGER)
 
     def pass_one(self, *seen):
         """Called where a layer is done; at_gate(gates passed before, *seen) looks at the memory."""
@@ -89,6 +92,13 @@ class Gates:
         """Is nothing under way in the background, and no thread of the answer's there?"""
         busy = any(not work.ended.is_set() for work in [*background.in_use.values()])
         return not busy and not started_threads() - {*self.threads, background.communication_thread()}
+
+    def _answer_waits(self):
+        """Does the answer's function wait, for whatever its threads do, in a call of `threading`?"""
+        started = {thread.ident for thread in started_threads()}
+        frames = [frame for ident, frame in sys._current_frames().items() if ident not in started]
+        waits = [frame for frame in frames if frame.f_code in WAITS]
+        return any(frame.f_locals.get("self") is not self.changed for frame in waits)
 
     def _set(self, name):
         with self.changed:

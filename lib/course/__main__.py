@@ -98,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
         strangers = validate.strangers(root) if labs == notebook.labs(root) else []
         print(*strangers, sep="\n", end="\n" if strangers else "")
         unsound = [lab for lab, is_sound in zip(labs, sound, strict=True) if not is_sound]
-        print(f"not sound, see above: {', '.join(unsound)}" if unsound else f"{len(labs)} labs are sound")
+        if len(labs) > 1:
+            print(f"not sound, see above: {', '.join(unsound)}" if unsound else f"all {len(labs)} labs are sound")
         return 1 if unsound or strangers else 0
     for lab in labs:
         changed = build.build(root, lab) if args.command == "build" else execute.execute(root, lab)

@@ -121,8 +121,9 @@ def test_several_labs_are_told_one_by_one_and_one_that_is_not_sound_fails_the_co
     notebook.write(toy_notebook(), notebook.lab_path(tmp_path, "lab7_gone"))
     assert main(["--root", str(tmp_path), "validate"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    *first, last = (i for i, line in enumerate(lines) if not line.startswith(" "))
+    *first, gone, last = (i for i, line in enumerate(lines) if not line.startswith(" "))
     assert sorted(lines[i] for i in first) == ["lab8_toy", "lab9_toy"]  # whichever is done first
-    assert lines[last] == "labs/lab7_gone.ipynb has no solution: delete it"
-    assert first[1] - first[0] == last - first[1] > 1, "each lab's lines stand together"
+    assert lines[gone] == "labs/lab7_gone.ipynb has no solution: delete it"
+    assert lines[last] == "not sound, see above: lab8_toy, lab9_toy"
+    assert first[1] - first[0] == gone - first[1] > 1, "each lab's lines stand together"
     assert sum("not executed" in line for line in lines) >= 2
