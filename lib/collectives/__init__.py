@@ -13,7 +13,7 @@ all-reduce:
   star_all_reduce                 2(N-1)      2(N-1) n                   the naive way: rank 0 carries it all
   tree_all_reduce                 2 L         2(N-1) n                   few rounds, few messages
   ring_all_reduce                 2(N-1)      2(N-1) n                   long tensors
-  pipelined_ring_all_reduce       2(N-1)      2(N-1) n                   long tensors
+  direct_all_reduce               2(N-1)      2(N-1) n                   long tensors, inside a machine
   recursive_doubling_all_reduce   log2 N      n N log2 N                 short tensors
   halving_doubling_all_reduce     2 log2 N    2(N-1) n                   in between
   hierarchical_all_reduce         two rings   see hierarchical.py        fast links inside a node, slow ones between
@@ -34,7 +34,7 @@ tree.py              down and up a binomial tree
 ring.py              the two passes of a ring
 doubling.py          the whole tensor, exchanged log2 N times
 halving_doubling.py  halves of halves, and back
-ring_pipelined.py    the ring in segments, every receive posted before its data is sent
+direct.py            every chunk straight to its rank, its total straight to all
 hierarchical.py      rings inside nodes, rings between nodes
 pairwise.py          all-to-all
 dissemination.py     the barrier
@@ -46,6 +46,7 @@ slow_link.py         a slow link between "nodes" of one machine
 """
 
 from lib.collectives.background import Work, start
+from lib.collectives.direct import direct_all_reduce
 from lib.collectives.dissemination import barrier
 from lib.collectives.doubling import recursive_doubling_all_reduce
 from lib.collectives.front_door import all_reduce
@@ -53,7 +54,6 @@ from lib.collectives.halving_doubling import halving_doubling_all_reduce
 from lib.collectives.hierarchical import hierarchical_all_reduce, node_groups
 from lib.collectives.pairwise import all_to_all, all_to_all_at_once
 from lib.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from lib.collectives.ring_pipelined import pipelined_ring_all_reduce
 from lib.collectives.star import gather, scatter, star_all_reduce
 from lib.collectives.tree import broadcast, reduce, tree_all_reduce
 
@@ -61,8 +61,8 @@ all_gather = ring_all_gather
 reduce_scatter = ring_reduce_scatter
 
 __all__ = [
-    "Work", "all_gather", "all_reduce", "all_to_all", "all_to_all_at_once", "barrier", "broadcast", "gather",
-    "halving_doubling_all_reduce", "hierarchical_all_reduce", "node_groups", "pipelined_ring_all_reduce",
+    "Work", "all_gather", "all_reduce", "all_to_all", "all_to_all_at_once", "barrier", "broadcast",
+    "direct_all_reduce", "gather", "halving_doubling_all_reduce", "hierarchical_all_reduce", "node_groups",
     "recursive_doubling_all_reduce", "reduce", "reduce_scatter", "ring_all_gather", "ring_all_reduce",
     "ring_reduce_scatter", "scatter", "star_all_reduce", "start", "tree_all_reduce",
 ]  # fmt: skip

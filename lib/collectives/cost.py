@@ -18,7 +18,6 @@ Sources: Thakur, Rabenseifner, Gropp 2005 (all but the ring's optimality); Patar
 Chan, Heimlich, Purkayastha, van de Geijn 2007 (lower bounds: L alpha, and 2(N-1)/N n beta for all-reduce).
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -56,14 +55,6 @@ def ring_sent(n, N):
     """Rank r passes on every chunk but r while reducing, and every chunk but r+1 while gathering."""
     size = chunk_sizes(n, N)
     return max(2 * n - size[r] - size[(r + 1) % N] for r in range(N))
-
-
-SEGMENT = 4 << 20  # bytes: what the pipelined ring sends at a time while reducing; measured, flat from 2 to 8 MB
-
-
-def segments(chunk_bytes):
-    """Into how many segments the pipelined ring cuts a chunk of so many bytes: at least one."""
-    return max(1, math.ceil(chunk_bytes / SEGMENT))
 
 
 def halving_doubling_sent(n, N):
@@ -147,11 +138,11 @@ COST = {
         # exercise: lab0.ring_time
         time=lambda n_bytes, N, alpha, beta: 2 * (N - 1) * (alpha + n_bytes / N * beta),
     ),
-    "pipelined_ring": Cost(
-        rounds=lambda N: 2 * (N - 1),  # with chunks of one segment
-        sent=ring_sent,
+    "direct": Cost(
+        rounds=lambda N: 2 * (N - 1),
+        sent=lambda n, N: n + (N - 2) * max(chunk_sizes(n, N)),  # all chunks but its own, and that one N-1 times
         total=lambda n, N: 2 * (N - 1) * n,
-        time=lambda n_bytes, N, alpha, beta: (N - 1) * ((segments(n_bytes / N) + 1) * alpha + 2 * n_bytes / N * beta),
+        time=lambda n_bytes, N, alpha, beta: 2 * (N - 1) * (alpha + n_bytes / N * beta),
     ),
     "recursive_doubling": Cost(
         rounds=lambda N: L(P(N)) + 2 * folded(N),

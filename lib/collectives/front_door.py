@@ -1,7 +1,7 @@
 """The all-reduce that picks its algorithm by message size and world size, as NCCL and MPI libraries do.
 
     few bytes   latency counts    recursive doubling: the fewest rounds; star: the fewest messages
-    many bytes  bandwidth counts  a ring, or halving and doubling: the fewest bytes per rank
+    many bytes  bandwidth counts  a ring, halving and doubling, or direct: the fewest bytes per rank
 
 Where one overtakes the other is a matter of the machine, so it is measured and kept as data: `thresholds.json`. It maps
 a world size to rows [up to so many bytes, algorithm], sizes rising, null without end. A world size that is not there
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from lib.collectives.direct import direct_all_reduce
 from lib.collectives.doubling import recursive_doubling_all_reduce
 from lib.collectives.halving_doubling import halving_doubling_all_reduce
 from lib.collectives.ring import ring_all_reduce
-from lib.collectives.ring_pipelined import pipelined_ring_all_reduce
 from lib.collectives.star import star_all_reduce
 from lib.collectives.tree import tree_all_reduce
 
@@ -25,7 +25,7 @@ ALL_REDUCE = {
     "star": star_all_reduce,
     "tree": tree_all_reduce,
     "ring": ring_all_reduce,
-    "pipelined_ring": pipelined_ring_all_reduce,
+    "direct": direct_all_reduce,
     "recursive_doubling": recursive_doubling_all_reduce,
     "halving_doubling": halving_doubling_all_reduce,
 }

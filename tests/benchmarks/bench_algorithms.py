@@ -32,7 +32,7 @@ SIZES = [1 << bits for bits in range(10, 27, 2)]  # 1 KB to 64 MB
 MESSAGES = [1 << bits for bits in range(6, 27, 2)]  # 64 B to 64 MB
 OVERTAKES = [  # (until here, from here on)
     ("star", "ring"), ("tree", "ring"), ("recursive_doubling", "halving_doubling"), ("recursive_doubling", "ring"),
-    ("halving_doubling", "ring"), ("ring", "pipelined_ring"), ("ring", "hierarchical"),
+    ("halving_doubling", "ring"), ("ring", "direct"), ("ring", "hierarchical"),
 ]  # fmt: skip
 
 

@@ -85,11 +85,6 @@ MISTAKES = [
         "[(arrivals[others[0]], r) for r in others]", "all_to_all", "two receives into one buffer", 3,
     ),
     Mistake(
-        "receives posted ahead", "lib.collectives.ring_pipelined",
-        "    if tensor.is_cuda or backend.stream_ordered(group or dist.group.WORLD, tensor.device):",
-        "    if tensor.is_cuda:", "pipelined", HANG,
-    ),
-    Mistake(
         "the last bucket's work is dropped", "lib.data_parallel.bucketed", "        for work in self.works:",
         "        for work in self.works[:-1]:", "overlapped_in_lib", "read before wait",
     ),
@@ -172,11 +167,6 @@ def all_gather(ring):
 def all_to_all(pairwise):
     rank, n = dist.get_rank(), dist.get_world_size()
     assert pairwise.all_to_all_at_once(torch.full((n,), float(rank))).tolist() == [float(r) for r in range(n)]
-
-
-def pipelined(ring_pipelined):
-    x = ring_pipelined.pipelined_ring_all_reduce(torch.ones(8))
-    assert x.tolist() == [2.0] * 8
 
 
 def _a_step(model):

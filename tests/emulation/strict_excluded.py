@@ -5,9 +5,6 @@ An id is a prefix of pytest's, without parameters or with.
 
 NOT_BLAMED = "tests/launch/test_faults.py::test_slow_but_correct_programs_are_not_blamed"
 EXCLUDED = {
-    "tests/collectives/test_pipelined_segments.py::test_sums_and_bytes_with_many_segments": (
-        "counts the segments of a chunk; in NCCL's queue a receive posted ahead would block: lib takes the plain ring"
-    ),
     "tests/collectives/test_contents.py::test_torchs_own_sends_are_traced_too_and_what_the_rank_held_by_then": (
         "its own ring is for gloo: isend, then recv, unbatched, which hangs in NCCL without buffers (threshold 0)"
     ),

@@ -1,24 +1,24 @@
-"""The pipelined ring with chunks of many segments: the same sums, the same bytes, more messages."""
+"""The direct all-reduce with chunks of many segments: the same sums, the same bytes, more messages."""
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from lib import ledger
-from lib.collectives import cost, pipelined_ring_all_reduce
+from lib.collectives import direct, direct_all_reduce
 
 SEGMENT = 64  # bytes, so that short tensors have many
 
 
 def many_segments(sizes):
-    cost.SEGMENT = SEGMENT
+    direct.SEGMENT = SEGMENT
     rank, world_size = dist.get_rank(), dist.get_world_size()
     wrong = []
     for n in sizes:
         base = torch.arange(n, dtype=torch.float64) % 13 + 1
         x = base * 4**rank
         ledger.mark(f"n={n}")
-        pipelined_ring_all_reduce(x)
+        direct_all_reduce(x)
         ledger.mark("")
         if not torch.equal(x, base * sum(4**r for r in range(world_size))):
             wrong.append(n)
