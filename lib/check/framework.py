@@ -133,7 +133,8 @@ def _of_failure(exercise, nproc, error):
     # Where there is one world only, its cases run on groups of it and say on which.
     where = [failed.case] if failed.case and len(exercise.worlds) == 1 else [_ranks(nproc), failed.case]
     facts = {"world_size": nproc, "waiting": len(error.waits), "failed": failed, "ledger": error.ledger}
-    trace = [failed.mismatch, failed.raised, sorted({*failed.waits_in.values()}), sorted(failed.refusals)]
+    waits = [] if failed.mismatch else sorted({*failed.waits_in.values()})  # who waits beside a mismatch is chance
+    trace = [failed.mismatch, failed.raised, waits, sorted(failed.refusals)]
     return Problem(failed.kind, f"{', '.join(filter(None, where))}: {failed.text}", facts, [failed.case, *trace])
 
 

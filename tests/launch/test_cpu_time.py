@@ -65,8 +65,8 @@ def compute(core, seconds):
 
 
 def test_a_rank_that_hardly_gets_a_processor_is_not_out_of_time():
-    with others(7):
-        (took,) = launch.capture(compute, CORE, 0.3, nproc=1, timeout=1)
+    with others(4):
+        (took,) = launch.capture(compute, CORE, 0.4, nproc=1, timeout=1)
     assert took > 1.3  # else the machine was not busy, and nothing was shown
 
 
