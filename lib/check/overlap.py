@@ -94,10 +94,10 @@ class Gates:
         return not busy and not started_threads() - {*self.threads, background.communication_thread()}
 
     def _answer_waits(self):
-        """Does the answer's function wait, for whatever its threads do, in a call of `threading`?"""
-        started = {thread.ident for thread in started_threads()}
-        frames = [frame for ident, frame in sys._current_frames().items() if ident not in started]
-        waits = [frame for frame in frames if frame.f_code in WAITS]
+        """A thread of the answer's own asks: does its function wait for it, in a call of `threading`?"""
+        if background.is_this_thread():
+            return False  # `_backward_waits` knows more exactly: for which work, and whether that has ended
+        waits = [frame for frame in _own_frames().values() if frame.f_code in WAITS]
         return any(frame.f_locals.get("self") is not self.changed for frame in waits)
 
     def _set(self, name):
@@ -114,13 +114,16 @@ def started_threads():
 
 def _backward_waits():
     """Asked by a held call: is it backward's thread that makes it, or that waits for what comes after it?"""
-    started = {thread.ident for thread in started_threads()}
-    if threading.get_ident() not in started:
+    frames = _own_frames()
+    if threading.get_ident() in frames:
         return True
-    if not background.is_this_thread():
-        return False
-    frames = [frame for ident, frame in sys._current_frames().items() if ident not in started]
-    return any(_waits(frame) for frame in frames)
+    return background.is_this_thread() and any(map(_waits, frames.values()))
+
+
+def _own_frames():
+    """{thread: where it is} of the main thread and of autograd's, those that no Python code has started."""
+    started = {thread.ident for thread in started_threads()}
+    return {ident: frame for ident, frame in sys._current_frames().items() if ident not in started}
 
 
 def _waits(frame):
