@@ -19,9 +19,10 @@ ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
 
 from lib.collectives import cost  # noqa: E402
+from lib.measure import Interval, interleave, interval  # noqa: E402
 from tests.benchmarks import __main__ as runner  # noqa: E402
 from tests.benchmarks import alpha_beta, bench_collectives, bench_launch, report, thresholds  # noqa: E402
-from tests.benchmarks.measure import Bar, Comparison, Interval, compare, interleave, interval  # noqa: E402
+from tests.benchmarks.measure import Bar, Comparison, compare  # noqa: E402
 from tests.benchmarks.rounds import Side, timed  # noqa: E402
 
 NOT_SLOWER, HALF = Bar(None, "why"), Bar(0.5, "why")

@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "ledger": {"backend", "cycle"},
     "launch": {"backend", "ledger", "peers"},
     "collectives": LEDGER,
+    "measure": {"launch"},
     "model": set(),
     "text": set(),
     "splits": COLLECTIVES,

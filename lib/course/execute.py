@@ -2,7 +2,8 @@
 
 What would differ from run to run is not stored: no timing metadata, no widget state, streams as one piece whatever
 the pieces they arrived in; execution counts are 1, 2, 3, ... The kernel is this Python (not whatever is registered as
-"python3" on the machine), it works in the notebook's folder, and LAB_STATIC=1 asks figures to be static.
+"python3" on the machine), it works in the notebook's folder, LAB_STATIC=1 asks figures to be static, and
+LAB_CLAIMS=hold that what is measured shows what its sentence says.
 """
 
 import os
@@ -58,7 +59,9 @@ def run(nb: NotebookNode, folder: Path, cell_timeout: int) -> None:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     try:
-        client.execute(env={**os.environ, "LAB_STATIC": "1"}, stderr=subprocess.DEVNULL)  # the kernel's own log
+        client.execute(
+            env={**os.environ, "LAB_STATIC": "1", "LAB_CLAIMS": "hold"}, stderr=subprocess.DEVNULL
+        )  # the kernel's own log
     except (CellExecutionError, CellTimeoutError) as error:
         raise CourseError(f"cell {started[-1].id!r}: {error}") from None
     except DeadKernelError:

@@ -64,11 +64,13 @@ def run(
     total_timeout: float,
     limits: isolate.Limits | None = None,
     hidden: Sequence[Path] = (),
+    claims: str = "once",
 ) -> Run:
     """Run `path` through nbval, its kernel working in the notebook's folder.
 
     cell_timeout, total_timeout: seconds. limits: shut in, working on a copy of `path` in a folder of its own, with
-    the folders `hidden` empty where that can be had; without limits, the notebook is trusted.
+    the folders `hidden` empty where that can be had; without limits, the notebook is trusted. claims: "hold" where what
+    it measures has to show what its sentences say, else "once" (lib/measure.py).
     Raises CourseError if nbval could not run the notebook at all.
     """
     name = uuid.uuid4().hex
@@ -76,6 +78,7 @@ def run(
         folder = Path(at).resolve()
         book, log = folder / "cells.jsonl", folder / "log.txt"
         env = {NAME: name, "LAB_CELLS": str(book), "LAB_REPORT": str(folder / "report.jsonl"), "LAB_STATIC": "1"}
+        env["LAB_CLAIMS"] = claims
         env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         runs = folder / "work" / path.name if limits else path

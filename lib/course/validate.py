@@ -2,7 +2,7 @@
 
 lint              nothing that nbval would pass in silence, nothing that differs from run to run
 generated         labs/ holds exactly what solutions/ generates, and lib/check/fingerprints/ what the checks do now
-solution          nbval passes the solution notebook
+solution          nbval passes the solution notebook, and every claim about a measurement holds
 unsolved          the student's notebook runs from top to bottom, scores 0, and only its checks fail
 planted errors    the solution graded as a submission earns all points, while a wrong line planted in the stored
                   output of each check makes nbval fail in exactly these cells: so the comparison is alive
@@ -71,8 +71,8 @@ def stale(root: Path, lab: str) -> list[str]:
 
 
 def failures(path: Path, cell_timeout: float) -> list[str]:
-    """The cells of the notebook at `path` that nbval does not pass."""
-    run = nbval_run.run(path, cell_timeout, TOTAL_TIMEOUT)
+    """The cells of the solution at `path` that nbval does not pass, or whose measurement does not show its sentence."""
+    run = nbval_run.run(path, cell_timeout, TOTAL_TIMEOUT, claims="hold")
     return [*_broken(run), *(f"cell {c.cell!r}: {c.message}" for c in run.cells.values() if c.outcome == "failed")]
 
 

@@ -14,7 +14,7 @@ import threading
 import cloudpickle
 
 from lib import backend as backends
-from lib.launch import warm, worker
+from lib.launch import alone, warm, worker
 from lib.launch.errors import Stopped, from_failure, from_findings
 from lib.launch.output import Output
 from lib.launch.watch import watch
@@ -74,7 +74,7 @@ def _launch(fn, args, nproc, backend, timeout, ledger, fresh, show):
         if show:
             _say_once(choice)
         payload = _settings(ledger) + _pack(fn, args)
-        with _room_explained(), warm.taken(choice, nproc, fresh) as ranks:
+        with alone.among_others(), _room_explained(), warm.taken(choice, nproc, fresh) as ranks:
             return _run_on(ranks, payload, timeout, ledger, show)
     except KeyboardInterrupt:
         warm.end_interrupted()

@@ -22,8 +22,9 @@ import torch.distributed as dist
 from matplotlib.figure import Figure
 
 from lib import launch, plots
+from lib.measure import interleave
 from tests.benchmarks import report
-from tests.benchmarks.measure import Bar, compare, interleave
+from tests.benchmarks.measure import Bar, compare
 
 RANKS = 4
 ROUNDS = 9  # a round takes some 15 s; ratios of 0.003 and 0.5 need no more

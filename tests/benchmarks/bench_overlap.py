@@ -37,12 +37,13 @@ from lib import backend, collectives, plots
 from lib.buckets import plan_buckets
 from lib.collectives import recursive_doubling_all_reduce
 from lib.data_parallel import BucketedDataParallel, OverlappedDataParallel
+from lib.measure import interval
 from lib.model import GPT, cross_entropy
 from lib.paced import PacedLayer
 from tests import two_nodes
 from tests.benchmarks import report
 from tests.benchmarks.bench_data_parallel import SHAPE, batch, check_equal, gradients, size_of, step
-from tests.benchmarks.measure import ROUNDS, Bar, compare, interval
+from tests.benchmarks.measure import ROUNDS, Bar, compare
 from tests.benchmarks.rounds import Side, timed, where
 
 RATE = "1gbit"

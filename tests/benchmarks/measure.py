@@ -14,21 +14,13 @@ second slows both, and their ratio stays. On a shared machine a ratio without in
     "at most x"       the ratio's upper bound is at most x
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from lib.measure import Interval, interval
+
 ROUNDS = 31  # at least; fewer only for what takes seconds, and then the table says how many
-RESAMPLES = 2000
-
-
-class Interval(NamedTuple):
-    """A median and the bounds between which it lies with 95 % confidence."""
-
-    median: float
-    low: float
-    high: float
 
 
 class Comparison(NamedTuple):
@@ -56,16 +48,6 @@ class Bar(NamedTuple):
         return comparison.ratio.high <= self.at_most
 
 
-def interval(values) -> Interval:
-    """The median of `values` (n,) with its bootstrap 95 % interval. The same values give the same interval."""
-    values = np.asarray(values, dtype=float)
-    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
-        raise ValueError(f"an interval needs a line of finite numbers, got shape {values.shape}: {values.tolist()[:8]}")
-    drawn = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.quantile(np.median(values[drawn], axis=1), [0.025, 0.975])
-    return Interval(float(np.median(values)), float(low), float(high))
-
-
 def compare(ours, theirs, again) -> Comparison:
     """Seconds (n,) of the two sides and the control, round by round, to a Comparison."""
     ours, theirs, again = (np.asarray(side, dtype=float) for side in (ours, theirs, again))
@@ -74,16 +56,3 @@ def compare(ours, theirs, again) -> Comparison:
     return Comparison(
         float(np.median(ours)), float(np.median(theirs)), interval(ours / theirs), interval(again / theirs), len(ours)
     )
-
-
-def interleave(clocks: list[Callable[[], float]], rounds: int) -> np.ndarray:
-    """Call every clock once a round, forwards in even rounds and backwards in odd ones; the seconds that each returned.
-
-    Returns (rounds, sides). With clocks [ours, theirs, again] both pairs are neighbours, and each leads half the time.
-    """
-    seconds = np.empty((rounds, len(clocks)))
-    for i in range(rounds):
-        forwards = range(len(clocks))
-        for side in forwards if i % 2 == 0 else reversed(forwards):
-            seconds[i, side] = clocks[side]()
-    return seconds

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from lib import backend
-from tests.benchmarks.measure import interleave
+from lib.measure import interleave
 
 SHORTEST = 20e-3  # seconds between two looks at the clock, at least
 

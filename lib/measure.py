@@ -1,0 +1,184 @@
+"""A measurement proves its sentence: it is repeated in rounds, and ends in a claim with one of three outcomes.
+
+    holds                  all of the claim's interval is within its bounds: it is printed with its numbers
+    refuted                all of it is outside, twice, on a machine that had nothing else to do: raises Refuted
+    could not be measured  neither: a line says so, there is no result, and so no figure with nonsense
+
+    round 0    star  ring        value, one number a round, such as star / ring: what slows a second slows both sides
+    round 1    ring  star        interval: the median over the rounds, with 95 % bounds by the bootstrap (Efron 1979)
+    ...
+
+While one measures, ranks of other notebooks on this machine wait (lib/launch/alone.py). What else runs is seen by what
+it uses of the processors: such rounds cannot refute. More rounds are taken until the claims hold or are refuted, or
+patience ends. With LAB_CLAIMS=hold, as where solutions are executed and validated, only "holds" passes; with
+LAB_CLAIMS=once there is one try and nobody waits.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+
+from lib.launch.alone import alone
+
+BUSY = 0.1  # of the processors: if others use more, and nearly all are in use, the machine is too busy to tell
+IDLE = 0.3  # of the processors: where so many have nothing to do, others are in nobody's way
+PATIENCE = 20.0  # seconds after which no other try is begun
+SHORTEST = 0.2  # seconds that a try lasts, at least: the system counts what processors did in steps of 10 ms
+RESAMPLES = 2000
+Rounds = Mapping[object, np.ndarray]  # {side: (rounds, ...)}
+
+
+class Refuted(AssertionError):
+    """The machine had time to tell, and says otherwise."""
+
+
+class Interval(NamedTuple):
+    """A median and the bounds between which it lies with 95 % confidence."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Claim(NamedTuple):
+    """What a measurement is to show. sentence: with {} where the value goes, as in "{:.1f} times as fast".
+
+    value: of {side: (rounds, ...) numbers}, the (rounds,) numbers of which the claim is made.
+    """
+
+    sentence: str
+    value: Callable[[Rounds], np.ndarray]
+    at_least: float = -np.inf
+    at_most: float = np.inf
+
+    def judge(self, found: Rounds) -> tuple[str, Interval]:
+        """("holds", "refuted" or "open", the interval that says so)"""
+        seen = interval(self.value(found))
+        if self.at_least <= seen.low and seen.high <= self.at_most:
+            return "holds", seen
+        return ("refuted" if seen.high < self.at_least or seen.low > self.at_most else "open"), seen
+
+    def told(self, seen: Interval) -> str:
+        """The sentence with its number, its interval and its bounds."""
+        bounds = [f"at least {self.at_least:g}"] * (self.at_least > -np.inf)
+        bounds += [f"at most {self.at_most:g}"] * (self.at_most < np.inf)
+        numbers = f"95 %: {seen.low:.3g} to {seen.high:.3g}; claimed: {' and '.join(bounds)}"
+        return f"{self.sentence.format(seen.median)} ({numbers})"
+
+
+def interval(values) -> Interval:
+    """The median of `values` (n,) with its bootstrap 95 % interval. The same values give the same interval."""
+    values = np.asarray(values, dtype=float)
+    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+        raise ValueError(f"an interval needs a line of finite numbers, got shape {values.shape}: {values.tolist()[:8]}")
+    drawn = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
+    low, high = np.quantile(np.median(values[drawn], axis=1), [0.025, 0.975])
+    return Interval(float(np.median(values)), float(low), float(high))
+
+
+def interleave(clocks: list[Callable[[], float]], rounds: int) -> np.ndarray:
+    """Call every clock once a round, forwards in even rounds and backwards in odd ones; the seconds that each returned.
+
+    Returns (rounds, sides). With clocks [ours, theirs, again] both pairs are neighbours, and each leads half the time.
+    """
+    seconds = np.empty((rounds, len(clocks)))
+    for i in range(rounds):
+        forwards = range(len(clocks))
+        for side in forwards if i % 2 == 0 else reversed(forwards):
+            seconds[i, side] = clocks[side]()
+    return seconds
+
+
+def in_turns(sides: Mapping[object, Callable[[], object]], rounds: int) -> dict[object, np.ndarray]:
+    """{side: (rounds,) seconds that its function took}, round by round, every other one backwards."""
+    seconds = interleave([lambda fn=fn: _seconds(fn) for fn in sides.values()], rounds)
+    return dict(zip(sides, seconds.T, strict=True))
+
+
+def measure(run: Callable[[], Rounds], *claims: Claim, patience: float = PATIENCE) -> dict[object, np.ndarray] | None:
+    """Take rounds until every claim holds or one is refuted, and say how it ended. All rounds; None if it is not known.
+
+    run() -> {side: (rounds, ...) numbers}, of at least 3 rounds. patience: seconds after which no other try is begun.
+    Raises Refuted.
+    """
+    once = os.environ.get("LAB_CLAIMS") == "once"
+    if once:
+        found, verdicts, others = _tries(run, claims, 0.0)
+    else:
+        with alone():
+            found, verdicts, others = _tries(run, claims, patience)
+    for claim, (outcome, seen) in zip(claims, verdicts, strict=True):
+        if outcome == "holds":
+            print(f"holds: {claim.told(seen)}")
+        elif outcome == "refuted":
+            raise Refuted(f"refuted: {claim.told(seen)}")
+        else:
+            says = f"could not be measured: {claim.told(seen)}. Other programs used {others:.0%} of the processors"
+            if os.environ.get("LAB_CLAIMS") == "hold":
+                raise Refuted(says)
+            print(f"{says}: run this cell again when the machine has less to do.")
+            return None
+    return found
+
+
+def _tries(run, claims, patience):
+    """(rounds, [(outcome, interval) of each claim], share of the processors that others used in the last try)"""
+    deadline, quiet, said = time.monotonic() + patience, {}, 0
+    while True:
+        before, new = _used(), {}
+        while not new or time.monotonic() < before.at + SHORTEST:
+            new = _joined(new, run())
+        others, idle = _between(before, _used())
+        if is_quiet := others <= BUSY or idle >= IDLE:
+            quiet = _joined(quiet, new)
+        found = quiet or new
+        verdicts = [claim.judge(found) for claim in claims]
+        outcomes = {outcome for outcome, _ in verdicts}
+        said = said + 1 if is_quiet and "refuted" in outcomes else 0
+        if outcomes <= {"holds"} or said > 1:
+            return found, verdicts, others
+        if time.monotonic() >= deadline:
+            return found, [("open" if o == "refuted" else o, seen) for o, seen in verdicts], others
+
+
+def _joined(rounds, more):
+    if any(len(values) < 3 for values in more.values()):
+        raise ValueError(f"a claim needs 3 rounds or more, not {[len(values) for values in more.values()]}")
+    return {side: np.concatenate([rounds.get(side, values[:0]), values]) for side, values in more.items()}
+
+
+class _Used(NamedTuple):
+    at: float  # seconds
+    ours: float  # seconds of processors: of this process and all that it has started
+    idle: float  # of all processors that we may use
+    processors: int
+
+
+def _used():
+    mine, us = 0.0, psutil.Process()
+    for process in (us, *us.children(recursive=True)):
+        try:
+            mine += sum(process.cpu_times()[:4])  # user, system, and the same of children that have ended
+        except psutil.Error:
+            continue  # ended meanwhile
+    all_of_them = psutil.cpu_times(percpu=True)
+    may_use = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(all_of_them))
+    idle = sum(all_of_them[i].idle + getattr(all_of_them[i], "iowait", 0.0) for i in may_use)
+    return _Used(time.monotonic(), mine, idle, len(may_use))
+
+
+def _between(before, after):
+    """(share of the processors that others used, share that nobody did)"""
+    span = max(1e-9, after.at - before.at) * after.processors
+    idle = min(1.0, (after.idle - before.idle) / span)
+    return max(0.0, 1.0 - idle - (after.ours - before.ours) / span), idle
+
+
+def _seconds(fn):
+    begin = time.perf_counter()
+    fn()
+    return time.perf_counter() - begin
