@@ -27,7 +27,7 @@ STAMP := $(ENV)/.labs-ready-$(subst /,-,$(CURDIR))$(EXTRAS:%=-%)
 COMMA := ,
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Three tests at a time on two cores: ranks mostly wait for each other.
-SIDE_BY_SIDE := -n 3 --dist loadscope --no-loadscope-reorder
+SIDE_BY_SIDE := -n 3 --dist loadscope --no-loadscope-reorder -p no:nbval
 TEST_OPTIONS ?=
 # Python sees to its own compiled files: without them each rank of each launch would compile lib again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -10,10 +10,15 @@ those of the collectives, run on it, or are skipped where the GPUs are too few.
 """
 
 import contextlib
+import gc
 import os
 
 import pytest
 
+import lib.course  # noqa: F401  before nbformat: see there what it leaves out
+
+# Thousands of tests are read, and stay: the collector is not to look through them, neither now nor later.
+gc.disable()
 # Several tests run at a time: threads that wait for each other in every one of them would use the processors up.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -28,6 +33,11 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.getoption("--backend") == "gloo":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch looks
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 @contextlib.contextmanager
