@@ -1,10 +1,10 @@
 """The graded checks. In a notebook: `check.send_recv(send_recv)`; later cells run `use(send_recv)`.
 
 A check has the name of its exercise; each exercise is one file in the folder of its lab, lab0/ to lab6/.
-`python -m lib.check` prints which exercise meets which adversarial case.
+`python -m lib.check` prints which exercise meets which adversarial case. `check.points(0)` adds up Lab 0's points.
 
 exercise.py exercises.py             what an exercise, a claim and a hint are, as data; which exercises there are
-framework.py                         runs an answer and judges it claim by claim
+framework.py so_far.py               runs an answer and judges it claim by claim; the points so far
 cases.py calls.py attempt.py         groups, sizes, numbers; an answer called case by case; one that raises
 forward_backward.py comm.py          ... with a backward; the collectives that it is given
 overlap.py products.py               what runs beside what, and which memory lives; matrix products, counted
@@ -20,7 +20,7 @@ from importlib.util import find_spec
 
 from lib.check.framework import CheckFailed, check, stand_in
 
-__all__ = ["CheckFailed", "use"]
+__all__ = ["CheckFailed", "points", "use"]
 
 
 def __getattr__(name):
@@ -37,6 +37,13 @@ def __dir__():
     from lib.check.exercises import EXERCISES
 
     return sorted([*__all__, *EXERCISES])
+
+
+def points(lab: int) -> None:
+    """Print what the checks of Lab `lab` have said in this kernel, and the points so far."""
+    from lib.check.so_far import points as told
+
+    told(lab)
 
 
 def use(fn):

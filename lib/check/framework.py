@@ -235,6 +235,7 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
         raise CheckFailed(f"{exercise.name}: give the check {what}, as in check.{exercise.name}({', '.join(names)})")
     outcome = evaluate(exercise, fns if isinstance(exercise, Bundle) else fns[0])
     print("\n".join(outcome.lines))
+    judged[exercise.name] = outcome
     _report(exercise, outcome)
     for name, fn, part in zip(names, fns, outcome.parts or [outcome], strict=False):
         if part.passed:
@@ -256,7 +257,7 @@ def _report(exercise, outcome):
 
 
 _passed: dict[str, Callable] = {}  # in this kernel: exercise -> the student's function that passed
-
+judged: dict[str, Outcome] = {}  # in this kernel: exercise -> what its check said last
 
 _said: set[tuple] = set()  # (cell, exercise) for which it was said that lib's runs
 

@@ -6,6 +6,9 @@
         return 2 * x
         ### END SOLUTION
 
+A check's cell gets the tag `raises-exception`: Run All goes on past an exercise that is not written yet. A solution
+must not have it, for nbval takes it to mean that an error is fine.
+
 A pure function of its input: building twice gives the same bytes. A marker that is misspelt, nested, unbalanced or in
 a cell of another kind stops the build, for it would hand out the solution.
 """
@@ -47,6 +50,8 @@ def student_notebook(solution: NotebookNode) -> NotebookNode:
             problems.append(str(error))
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
+        if notebook.role(cell) == "check":
+            cell.metadata.tags = [*cell.metadata.get("tags", []), notebook.GO_ON_TAG]
         data = notebook.nbgrader(cell)
         if data.get("locked"):
             cell.metadata.update(editable=False, deletable=False)

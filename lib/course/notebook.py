@@ -30,6 +30,7 @@ FLAGS = {
 }
 BONUS_TAG = "bonus"  # on a check: its points count, but not towards the lab's 100
 CHECK_TAG = "nbval-check-output"
+GO_ON_TAG = "raises-exception"  # on a student's check: Run All goes on past it
 
 CELL_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 RANDOM_ID = re.compile(r"[0-9a-f]{8}")  # what nbformat and JupyterLab invent: eight hex digits, or a whole uuid

@@ -171,6 +171,16 @@ def lab(browser, server):
     return lab
 
 
+def test_run_all_of_an_unsolved_lab_goes_to_its_end_and_tells_the_points(lab):
+    lab.js("panel.content.activeCellIndex = 0; panel.activate()")
+    lab.page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
+    last = notebook.read(notebook.lab_path(ROOT, LAB)).cells[-1].id
+    count = "return panel.content.widgets.find(cell => cell.model.id === given[0]).model.executionCount"
+    until(lambda: lab.js(count, last) and lab.idle(), "the end of Run All")
+    lab.go_to(last)
+    assert "0 of 100 points so far" in lab.shown() and "not written yet" in lab.shown()
+
+
 def test_a_wrong_answer_gets_its_hint_and_a_right_one_its_points(lab):
     solution = notebook.read(notebook.solution_path(ROOT, LAB))
     right = next(cell.source for cell in solution.cells if cell.id == "send-recv-answer")

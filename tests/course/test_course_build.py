@@ -47,6 +47,11 @@ def test_locked_cells_are_locked_and_answers_can_be_edited_but_not_deleted(unsol
     assert flags("example") == flags("title") == (None, None)
 
 
+def test_run_all_goes_on_past_a_check_and_past_nothing_else(unsolved):
+    goes_on = [cell for cell in unsolved.cells if "raises-exception" in cell.metadata.get("tags", [])]
+    assert goes_on == [exercise.check for exercise in notebook.exercises(unsolved)]
+
+
 def test_the_same_input_gives_the_same_bytes_and_an_unchanged_file_is_not_written(tmp_path):
     notebook.write(toy_notebook(), notebook.solution_path(tmp_path, "lab9_toy"))
     assert build.build(tmp_path, "lab9_toy") is True
