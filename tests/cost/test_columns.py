@@ -41,6 +41,7 @@ BUBBLE = first(metric="bubble_rate")
         (DENSE, {"precision": "int8"}, "precision is 'int8': it should name one of bf16, fp16, fp8, fp4"),
         (DENSE, {"precision": "fp8"}, "A100-80GB has no fp8: use bf16"),
         (DENSE, {"recompute": "sometimes"}, "recompute is 'sometimes': sometimes is not one of full, selective"),
+        (DENSE, {"recompute": "mlp,core_attn"}, "recompute of the mlp alone is not modelled for a dense model"),
         (DENSE, {"zero_stage": "4"}, "zero_stage is 4: there are 0, 1, 2, 3"),
         (DENSE, {"unit": "ms"}, "unit is 'ms': step_time is predicted in s"),
         (DENSE, {"shared_ffn": "1024"}, "shared_ffn is 1024, but experts is empty"),
