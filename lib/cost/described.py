@@ -123,5 +123,5 @@ def _layers(row, name, sizes):
     if sizes.get("experts"):
         raise Unpredictable(f"model {name!r}: layers is empty: params_b does not tell the layers of a mixture")
     # P = 12 L h^2 + V h
-    hidden = sizes["hidden"]
+    hidden = whole(sizes, "hidden")
     return max(1, round((billions * 1e9 - sizes["vocab"] * hidden) / (12 * hidden**2) / p)) * p

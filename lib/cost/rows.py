@@ -70,13 +70,16 @@ def assumed(row, task):
     """["vocab 51200", ...]: what the row of `task`, a Job, left open, and what was put there."""
     model, plan, base = task.model, task.plan, known_model(row)
     empty = lambda key: not str(row.get(key) or "").strip()
-    keys = (*SIZES, *EXTRAS) if base and model.experts else SIZES
+    keys = (*SIZES, *EXTRAS) if base else SIZES
     found = [f"{key} {getattr(model, key):g}" for key in keys if empty(key) and getattr(model, key)]
     if base:
         known = ", ".join(found)
         found = [f"{known} as data/models.csv"] if known else []
         if model.layers != base.layers:
             found.append(f"{model.layers} of {base.layers} layers")
+    else:
+        found += [f"{key} {int(getattr(model, key))}" for key in ("gated", "tied") if empty(key)]
+        found += [f"head_dim {model.head_dim}"] if empty("head_dim") and model.hidden % model.heads else []
     if model.experts and not (base and base.experts):
         found += [text for key, text in PLAIN.items() if empty(key)]
     degrees = ("tp", "pp", "cp", "ep") if model.experts else ("tp", "pp", "cp")

@@ -48,6 +48,7 @@ BUBBLE = first(metric="bubble_rate")
         (DENSE, {"gated": "2"}, "gated is 2: it should be 1 or 0"),
         (DENSE, {"head_dim": "-64"}, "head_dim is -64: it should be a whole number above 0"),
         (DENSE, {"ffn": "0"}, "ffn is 0"),
+        (DENSE, {"hidden": "0", "layers": ""}, "hidden is 0, not a whole number above 0"),
         (DENSE, {"experts": "0", "topk": "2"}, "experts is empty and topk 2"),
         (DENSE, {"experts": "8", "topk": "2", "layers": ""}, "params_b does not tell the layers of a mixture"),
         (LLAMA, {"params_b": "70"}, "its columns make 8.03B parameters, and params_b says 70"),
@@ -76,9 +77,11 @@ def test_what_cannot_be_is_refused(row, changed, says):
 
 def test_what_a_row_leaves_open_is_said():
     note = predict({**DENSE, "pp": "", "cp": "", "precision": ""}).note
-    assert "assumed: pp 1, cp 1, precision bf16" in note
+    assert "assumed: gated 0, tied 1, pp 1, cp 1, precision bf16" in note
     assert "ep 1" in predict({**MIXTURE, "ep": ""}).note and "ep" not in note.split("assumed")[1]
     assert "precision fp8" in predict({**LLAMA, "precision": "BF16/FP8 (not stated)"}).note
+    assert "head_dim 128, gated 1 as data/models.csv" in predict(LLAMA).note
+    assert "head_dim 43" in predict({**DENSE, "heads": "70", "kv_heads": "70", "hidden": "3072"}).note
     assert "recompute none for norm,act" in predict({**LLAMA, "recompute": "norm,act"}).note
     llama = {**LLAMA, "experts": "8", "topk": "2", "params_b": "", "ffn": "14336"}
     assert "no shared expert, no dense first layers, no latent attention" in predict(llama).note

@@ -22,7 +22,7 @@ def test_an_unknown_mixture_is_what_its_columns_say():
     assert model.parameters == 24 * (model.attention_parameters + 64 * 3 * 2048 * 1024 + 2048 * 64) + 2 * 65536 * 2048
     value, low, high, note = predict(MIXTURE)
     assert low < value < high
-    assert "no shared expert, no dense first layers, no latent attention" in note
+    assert "assumed: gated 1, tied 0, no shared expert, no dense first layers, no latent attention" in note
     assert "house-moe" not in known()
 
 
@@ -71,6 +71,8 @@ def test_the_longest_name_wins():
 
 def test_a_complete_row_assumes_nothing():
     row = next(r for r in fit.table_as_text("rows") if r["source"] == "megatron2021-t1")
+    assert assumed(row, job(row)) == ["gated 0", "tied 1"]  # an MLP of 4 h is GeLU's
+    row = {**row, "gated": "0", "tied": "1"}
     assert assumed(row, job(row)) == [] and "assumed" not in predict(row).note
     row = {**row, "vocab": "", "micro_batch": "", "zero_stage": "", "recompute": ""}
     assert assumed(row, job(row)) == ["vocab 51200", "micro-batch 16", "zero 0", "recompute full"]
