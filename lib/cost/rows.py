@@ -36,7 +36,9 @@ COLUMNS = (
     "source", "row", "model", "params_b", *SIZES, "seq", "gpu", "n_gpus", "tp", "pp", "vp", "cp", "ep", "dp",
     "micro_batch", "global_batch", "zero_stage", "recompute", "precision", "metric", "value", "unit", *EXTRAS,
 )  # fmt: skip
-CHEAP = ("none", "norm", "layernorm", "act", "moe_act", "mlp", "mla_up_proj", "shared_expert")  # counted as none
+CHEAP = (  # counted as none
+    "none", "norm", "layernorm", "act", "moe_act", "mlp", "mla_up_proj", "shared_expert", "shared_experts",
+)  # fmt: skip
 SELECTIVE = ("selective", "selective-op", "selective-layer", "core_attn")
 MICRO_BATCHES = {3.6: 16, 18.4: 8, 39.1: 4, 76.1: 2}  # Narayanan et al. 2021, by billions of parameters
 
