@@ -3,8 +3,9 @@
 Columns: model params_b layers hidden heads kv_heads ffn vocab seq experts topk, and any other of data/models.csv. An
 empty cell is what the table's model of that name has; without one, a vocabulary of 51,200, (P - V h) / 12 h^2 layers to
 the nearest multiple of the stages, and a mixture without shared expert, dense first layers or latent attention. A
-mixture is refused where experts, topk or the width of an expert is missing, or where its columns do not make the
-parameters that the row states.
+mixture is refused where experts, topk or the width of an expert is missing, and any row whose columns no transformer
+has, or do not make the parameters that it states, within 30 %. experts of 0 or 1 is a dense model. Under latent
+attention kv_heads says nothing of memory.
 """
 
 from dataclasses import replace
@@ -59,52 +60,68 @@ def model_of(row):
 
     A row may also have columns of the other names in data/models.csv (shared_ffn, dense_layers, kv_rank ...).
     """
-    name, seq, base = row["model"], whole(row, "seq"), known_model(row)
-    if seq is None:
-        raise Unpredictable("seq is empty: the sequence length decides the step")
-    said = {key: whole(row, key) for key in SIZES} | {key: number(row, key) for key in EXTRAS}
+    name, base = row["model"], known_model(row)
+    said = {key: number(row, key) for key in (*SIZES, *EXTRAS, "seq")}
     said = {key: value for key, value in said.items() if value is not None}
-    hidden, heads = (said.get(key) or getattr(base, key, None) for key in ("hidden", "heads"))
-    if hidden is None or heads is None:
-        raise Unpredictable(f"model {name!r}: hidden and heads are empty, and data/models.csv does not have it")
-    if heads > hidden:
-        raise Unpredictable(f"{heads} heads in a hidden size of {hidden}: each would have less than one number")
-    _check_mixture(name, said, base)
-    if base is None:
-        sizes = {"layers": None, "vocab": 51200, "hidden": hidden, "heads": heads, **said}
-        sizes["layers"] = sizes["layers"] or _layers(row, hidden, sizes["vocab"])
-        return _weighed(shapes.shape(name, seq=seq, **sizes), row)
+    if "seq" not in said:
+        raise Unpredictable("seq is empty: the sequence length decides the step")
+    if said.get("experts") in (0, 1) and said.get("topk", 0) in (0, 1):  # one that all tokens visit is a dense MLP
+        said |= {"experts": 0, "topk": 0}
+    missing = [key for key in ("hidden", "heads") if not (base or key in said)]
+    if missing:
+        raise Unpredictable(f"model {name!r}: {' and '.join(missing)} empty, and data/models.csv does not have it")
+    mixture, known_mixture = said.get("experts", getattr(base, "experts", 0)), bool(base and base.experts)
+    if "ffn" not in said and bool(mixture) != known_mixture:
+        wide = f"the width of one of the {mixture} experts" if mixture else "the width of the MLP"
+        raise Unpredictable(f"model {name!r}: ffn is empty: it should be {wide}")
+    try:
+        return _weighed(_part_of(base, name, said) if base else _new(row, name, said), row, base)
+    except ValueError as why:
+        raise Unpredictable(str(why)) from None
+
+
+def _new(row, name, said):
+    """The Model of a row that data/models.csv does not know. Raises ValueError."""
+    sizes = {"vocab": 51200, **said}
+    return shapes.shape(name, **{"layers": _layers(row, name, sizes), **sizes})
+
+
+def _part_of(base, name, said):
+    """`base` with a row's own numbers. Raises ValueError."""
     if said.get("layers", base.layers) != base.layers:  # a part of the model, measured: one dense layer, if it has any
         said.setdefault("dense_layers", min(1, base.dense_layers))
-    return replace(base, name=name, seq=seq, **said)
+    if said.get("dense_layers") == 0:
+        said.setdefault("dense_ffn", 0)
+    if said.get("kv_rank") == 0:
+        said = {"q_rank": 0, "rope_dim": 0, **said}
+    model = replace(base, name=name, **said)
+    if why := model.problem():
+        raise ValueError(f"model {name!r}: {why}")
+    return model
 
 
-def _check_mixture(name, said, base):
-    """Raise Unpredictable where a mixture is named but not described."""
-    experts, topk = (said.get(key) or getattr(base, key, 0) for key in ("experts", "topk"))
-    if bool(experts) != bool(topk) or topk > experts:
+def _weighed(model, row, base):
+    """`model`, unless the row says that it is another size; of a part of `base` it may say the whole's. Raises
+    Unpredictable."""
+    billions = number(row, "params_b")
+    sizes = [each.parameters / 1e9 for each in (model, base) if each]
+    if billions is not None and not any(0.7 * billions < ours < billions / 0.7 for ours in sizes):
         raise Unpredictable(
-            f"model {name!r}: experts is {experts or 'empty'} and topk {topk or 'empty'}: a mixture needs both, and "
-            f"topk of at most experts"
-        )
-    if experts and "ffn" not in said and not (base and base.experts):
-        raise Unpredictable(f"model {name!r}: ffn is empty: it should be the width of one of the {experts} experts")
-
-
-def _weighed(model, row):
-    """`model`, unless it is a mixture that the row says is another size. Raises Unpredictable."""
-    billions, ours = number(row, "params_b"), model.parameters / 1e9
-    if model.experts and billions and not 0.75 < ours / billions < 1.33:
-        raise Unpredictable(
-            f"model {model.name!r}: its columns make {ours:.0f}B parameters, and params_b says {billions}: something "
-            f"is left out; add columns ({', '.join(EXTRAS)}), or a row to lib/cost/data/models.csv"
+            f"model {model.name!r}: its columns make {sizes[0]:.3g}B parameters, and params_b says {billions}: "
+            f"something is left out; add columns ({', '.join(EXTRAS)}), or a row to lib/cost/data/models.csv"
         )
     return model
 
 
-def _layers(row, hidden, vocab):
+def _layers(row, name, sizes):
+    """Layers stated, or those that make params_b parameters with the other sizes, a multiple of the stages."""
+    if "layers" in sizes:
+        return sizes["layers"]
     billions, p = number(row, "params_b"), whole(row, "pp", 1)
     if billions is None:
         raise Unpredictable("layers and params_b are both empty")
+    if sizes.get("experts"):
+        raise Unpredictable(f"model {name!r}: layers is empty: params_b does not tell the layers of a mixture")
     # P = 12 L h^2 + V h
-    return max(1, round((billions * 1e9 - vocab * hidden) / (12 * hidden**2) / p)) * p
+    hidden = whole(sizes, "hidden")
+    return max(1, round((billions * 1e9 - sizes["vocab"] * hidden) / (12 * hidden**2) / p)) * p

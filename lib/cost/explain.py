@@ -7,6 +7,8 @@
 The runner-up is the best plan with other degrees: plans that differ only in ZeRO stage or micro-batch say little.
 """
 
+from math import inf
+
 from lib.cost.hardware import GIB, gpu
 from lib.cost.ranges import around
 from lib.cost.remedies import impossible
@@ -73,6 +75,10 @@ def report(name, device, gpus, batch, seq=None, precision="bf16", show=10, token
     model, device = load(name, seq), gpu(device)
     if gpus < 1 or batch < 1:
         raise ValueError(f"{gpus} GPUs and a batch of {batch}: both must be at least 1")
+    if not 0 < tokens < inf or show < 1:
+        raise ValueError(f"{tokens} tokens of training and {show} plans to show: both must be more than 0")
+    if why := device.lacks(precision):
+        raise ValueError(why)
     found = search(model, device, gpus, batch, precision=precision, fixed=fixed)
     if not found:
         raise ValueError(impossible(model, device, gpus, batch, precision, fixed))

@@ -37,6 +37,13 @@ class GPU(NamedTuple):
         """FLOP/s of matrix products in `precision`: fp32 and tf32 are not known here."""
         return {"bf16": self.bf16, "fp16": self.bf16, "fp8": self.fp8, "fp4": self.fp4}[precision]
 
+    def lacks(self, precision):
+        """Why it has no matrix products in `precision`; None if it has."""
+        slower = {"fp8": "bf16", "fp4": "fp8"}.get(precision)
+        if slower and self.peak(precision) <= self.peak(slower):
+            return f"{self.name} has no {precision}: use {slower if self.fp8 > self.bf16 else 'bf16'}"
+        return None
+
 
 @functools.cache
 def gpus():

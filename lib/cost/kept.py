@@ -2,7 +2,8 @@
 
 Kernels that keep the scores (Megatron-LM until 2022; dropout; GeLU):
 
-    h (10 + 24/t) + 5 a s / t        with f = 4 h; for another width 24 = 8 + 16 f / 4h
+    h (10 + 24/t) + 5 a s / t        with f = 4 h; for another width 24 = 8 + 16 f / 4h. Grouped queries, SwiGLU, latent
+                                     attention and experts as below, without what is rotated
 
 Fused kernels (Transformer Engine; no dropout), 16 bits each:
 
@@ -30,18 +31,18 @@ def layer_bytes(model, plan, stack):
     """Bytes per token that one layer keeps if nothing is recomputed."""
     h, t, a, kv, d = model.hidden, plan.tp, model.heads, model.kv_heads, model.head_dim
     whole = t if plan.sequence_parallel else 1
-    if not stack.flash:
-        return 10 * h / whole + (8 * h + 4 * model.ffn) / t + score_bytes(model, plan)
     eight = plan.precision in ("fp8", "fp4") and stack.transformer_engine
     x = 1 if eight else 2  # bytes of a product's input
-    kept = 2 * (2 + x) * h / whole
+    kept = (2 * (2 + x) if stack.flash else 10) * h / whole
     attended = (2 + eight) * a * d  # attention's backward wants its output in 16 bits, the next product in 8
     if model.kv_rank:
         q = a * (d + model.rope_dim)
         kept += 2 * 2 * (model.q_rank + model.kv_rank + model.rope_dim)
         kept += (2 * (3 * q + 2 * a * d) + attended) / t
     else:
-        kept += (2 * ((a + 2 * kv) * d + (a + kv) * d) + attended) / t
+        rotated = (a + kv) * d if stack.flash else 0
+        kept += (2 * ((a + 2 * kv) * d + rotated) + attended) / t
+    kept += 0 if stack.flash else score_bytes(model, plan)
     width = (4 if model.gated else 2) + x  # of an MLP: both halves and their product
     if model.experts:
         return kept + model.topk / t * ((2 + x) * h + width * model.ffn) + width * model.shared_ffn / t

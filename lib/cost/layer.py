@@ -73,7 +73,8 @@ def scores(model, plan, gpu, stack, k, tokens):
     if d % 8:  # tensor cores load 8 numbers of 16 bits at a time
         flops /= k.misaligned
     # two products of (s, d) and (d, s): 4 d operations and 2 x 2 (1 + 2 d / s) bytes for each pair of tokens
-    return 4 * pairs * d / flops + 4 * pairs * (1 + 2 * d / s) / memory, 9 * pairs / memory
+    wide = 2 * d + (model.rope_dim if model.kv_rank else 0)
+    return 2 * pairs * wide / flops + 4 * pairs * (1 + 2 * d / s) / memory, 9 * pairs / memory
 
 
 def layer(model, plan, gpu, stack, k):

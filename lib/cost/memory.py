@@ -7,9 +7,10 @@
     gradients     g: 2, or 4                                         likewise from ZeRO-2 on; with a pipeline, ZeRO-3
     optimizer     o: 12, copy, momentum, variance; 8 without copy    likewise from ZeRO-1 on
     activations   what a layer keeps of b s / cp tokens (kept.py),   tp; norms' and residuals' only with sequence
-                  each layer of the stage, each micro-batch in       parallelism; pp, times the micro-batches in flight;
-                  flight; under torch's pipelining also a place      experts' copies of tokens: tp, not ep, as a rank
-                  for all that neighbours send in a step             gets as many as it sends away
+                  each layer of the stage, a mixture's first as      parallelism; pp, times the micro-batches in flight;
+                  dense as they are, each micro-batch in flight;     experts' copies of tokens: tp, not ep, as a rank
+                  under torch's pipelining also a place for all      gets as many as it sends away
+                  that neighbours send in a step
     logits        the vocabulary's product and what the loss makes   tp, cp; on the last stage
                   of it
     working       what comes and goes: a layer being recomputed; the gradient of the largest matrix before it is added
@@ -69,9 +70,13 @@ def stage_memory(model, plan, stack, stage, layers=None):
     tokens = plan.micro_batch * model.seq / plan.cp
     parts = stage_parts(model, plan, stage, layers)
     found = state_bytes(parts, plan, stack)
-    found["activations"] = layers[stage] * kept_bytes(model, plan, stack) * tokens * in_flight(plan, stage)
+    plain = model.plain_on(layers)[stage]  # a mixture's dense layers
+    kinds = [(each, n) for each, n in ((model, layers[stage] - plain), (model.plain, plain)) if n]
+    kept = sum(n * kept_bytes(each, plan, stack) for each, n in kinds)
+    found["activations"] = kept * tokens * in_flight(plan, stage)
     found["activations"] += received_bytes(model, plan, stage, tokens) if stack.kept_logit_bytes else 0.0
-    again = layer_bytes(model, plan, stack) * tokens if plan.recompute == "full" else 0.0
+    largest = max((layer_bytes(each, plan, stack) for each, _ in kinds), default=0.0)
+    again = largest * tokens if plan.recompute == "full" else 0.0
     logits = tokens * model.vocab / plan.tp if stage == plan.pp - 1 else 0.0
     loss = (stack.split_logit_bytes if plan.tp > 1 else stack.logit_bytes) * logits
     loss, again = (loss, 0.0) if loss > again else (0.0, again)

@@ -19,10 +19,11 @@ Llama 3 8B at 8192 tokens: 57.9 GFLOP (NeMo 24.07), 51.5 (Megatron-Bridge).
 
 CAUSAL = ("mbridge-2",)
 EVERY_PARAMETER = ("torchtitan", "llmfoundry", "llama3-table4")
-TIME_METRICS = (
-    "step_time", "step_time_derived", "tokens_per_s_per_gpu", "samples_per_gpu_s", "model_tflops_per_gpu",
-    "hw_tflops_per_gpu", "tflops_per_gpu_with_cp", "mfu", "hfu", "pct_peak", "aggregate_pflops", "days_300B_tokens",
-)  # fmt: skip
+TIME_METRICS = {  # and their units
+    "step_time": "s", "step_time_derived": "s", "days_300B_tokens": "days", "tokens_per_s_per_gpu": "tok/s/GPU",
+    "samples_per_gpu_s": "samples/s/GPU", "model_tflops_per_gpu": "TFLOP/s/GPU", "hw_tflops_per_gpu": "TFLOP/s/GPU",
+    "tflops_per_gpu_with_cp": "TFLOP/s/GPU", "aggregate_pflops": "PFLOP/s", "mfu": "%", "hfu": "%", "pct_peak": "%",
+}  # fmt: skip
 
 
 def model_flops(source, model):

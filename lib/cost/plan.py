@@ -53,7 +53,8 @@ class Plan:
             )
         if model.heads % self.tp:
             return f"tp {self.tp} does not divide {model.heads} heads"
-        if self.pp * self.v > model.layers:
+        slots = model.layers + (2 if self.v > 1 and model.layers % self.pp else 0)  # as lib.cost.step.split counts
+        if self.pp > model.layers or self.pp * self.v > slots:
             return f"pp {self.pp} x v {self.v} = {self.pp * self.v} stages, but there are {model.layers} layers"
         if self.v > 1 and self.pp == 1:
             return f"v {self.v} stages per rank need a pipeline, but pp is 1"

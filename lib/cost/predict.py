@@ -6,10 +6,12 @@
     bubble_rate               bubbles.py, with a range of its own
     layer_fwd_time ...        one layer of layer.py
 
-A row never stops the run: what is missing is said in `note`, and so is what the row left open and was put in.
+A row never stops the run: what is missing is said in `note`, and so is what the row left open and was put in, and
+columns that have no meaning here.
 """
 
 import csv
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -17,13 +19,14 @@ from typing import NamedTuple
 from lib.cost.bubbles import SEARCHED, published_rate, schedule_of
 from lib.cost.hardware import GIB
 from lib.cost.layer import layer
-from lib.cost.memory import peak_bytes, stage_memory
+from lib.cost.memory import peak_bytes, stage_memory, state_bytes
 from lib.cost.metrics import TIME_METRICS, from_seconds
 from lib.cost.parameters import parameters
+from lib.cost.parts import stage_parts
 from lib.cost.ranges import around
-from lib.cost.rows import Unpredictable, assumed, job, number, whole
+from lib.cost.rows import COLUMNS, Unpredictable, assumed, data_ranks, job, number, precision_of, whole, zero_of
 from lib.cost.state import model_state_bytes
-from lib.cost.step import step_seconds
+from lib.cost.step import split, step_seconds
 
 FITS = 0.83  # of the GPU's memory: a published run for which the model says 67 of 80 GiB ran out
 UNITS = {"GB": 1e9, "GiB": GIB, "GB(nvidia-smi)": GIB}  # nvidia-smi counts in powers of two
@@ -44,8 +47,12 @@ def predict(row, k=None):
     k: Parameters, those of data/parameters.csv if not given.
     """
     text = {column: "" if cell is None else str(cell) for column, cell in row.items()}  # a short line has None
+    if None in row:
+        return Prediction(None, None, None, "the row has more cells than the first line names columns")
     try:
-        return _predict(text, k or parameters())
+        found = _predict(text, k or parameters())
+        strange = [column for column, cell in text.items() if cell.strip() and column not in (*COLUMNS, *ADDED)]
+        return found._replace(note=found.note + (f"; not used: {', '.join(strange)}" if strange else ""))
     except (Unpredictable, ValueError) as reason:
         return Prediction(None, None, None, str(reason))
     except KeyError as column:
@@ -54,6 +61,9 @@ def predict(row, k=None):
 
 def _predict(row, k):
     metric = row["metric"]
+    unit = {**TIME_METRICS, **OTHER_UNITS}.get(metric)
+    if unit and row.get("unit", "").strip() not in ("", unit):
+        raise Unpredictable(f"unit is {row['unit']!r}: {metric} is predicted in {unit}")
     if metric == "bubble_rate":
         return bubble(row)
     if metric == "model_state_mem":
@@ -66,6 +76,8 @@ def _predict(row, k):
         raise Unpredictable(f"metric {metric!r} is not modelled")
     task = job(row)
     open_ = assumed(row, task)
+    if metric in TIME_METRICS and task.stack.name not in k.factors:
+        open_.append(f"factor 1, as no step of {task.stack.name} was measured")
     note = f"{task.plan}; {task.stack.name}" + (f"; assumed: {', '.join(open_)}" if open_ else "")
     if metric in TIME_METRICS:
         value = from_seconds(metric, row["source"], task, sum(step_seconds(*task, k).values()))
@@ -79,35 +91,43 @@ def _predict(row, k):
 
 
 def bubble(row):
-    p, m, v = whole(row, "pp"), whole(row, "global_batch"), whole(row, "vp")
+    """The model is that of the label, whose times were measured; of the columns pp, vp and the batch count."""
+    p, batch, v = whole(row, "pp"), whole(row, "global_batch"), whole(row, "vp")
     label, b = row["row"], whole(row, "micro_batch")
-    parts = label.split("-")
-    in_label = next((int(part[1:]) for part in parts if part[0] == "m" and part[1:].isdigit()), None)
-    m = in_label or (m // b if m and b else None)
-    if p is None or m is None:
+    in_label = next((int(m) for m in re.findall(r"(?<![^-])m(\d+)(?![^-])", label)), None)
+    m = batch // b if batch and b else None
+    if p is None or not (m or in_label):
         raise Unpredictable("pp or the number of micro-batches is not known")
-    rate, low, high = published_rate(label, p, m, v, b)
-    note = "schedule on the times of Qi et al. 2024, table 9"
+    if m and in_label and m != in_label:
+        raise Unpredictable(f"{label!r} says m is {in_label}, global_batch {batch} and micro_batch {b} that it is {m}")
+    rate, low, high = published_rate(label, p, m or in_label, v, b)
+    timed = f"{label.split('-')[0]} on {p} ranks"
+    note = f"schedule on the times of {timed}, Qi et al. 2024, table 9, whatever other columns say"
     if schedule_of(label) in SEARCHED:
         note += "; " + SEARCHED[schedule_of(label)]
     return Prediction(rate, low, high, note)
 
 
 def zero_states(row):
-    """Mixed precision, 2 + 2 + 12 bytes per parameter, divided over dp ranks by the ZeRO stage."""
-    billions, dp, zero = number(row, "params_b"), whole(row, "dp", 1), number(row, "zero_stage", 0)
+    """Mixed precision, 2 + 2 + 12 bytes per parameter, divided by tp pp and, by the ZeRO stage, over dp ranks."""
+    billions, zero = number(row, "params_b"), zero_of(row, 0)
+    tp, pp, dp = (whole(row, key, 1) for key in ("tp", "pp", "dp"))
     if billions is None or billions <= 0:
         raise Unpredictable(f"params_b is {row['params_b'] or 'empty'}: it should be billions of parameters")
+    precision_of(row.get("precision") or "fp16")  # refuses what is not mixed
+    if whole(row, "ep", 1) > 1:
+        raise Unpredictable("ep is more than 1: which of params_b are experts is not said; ask for weight_grad_opt_mem")
+    dp = data_ranks(row, whole(row, "n_gpus", tp * pp * dp * whole(row, "cp", 1)))
     shares = [2 / (dp if zero >= 3 else 1), 2 / (dp if zero >= 2 else 1), 12 / (dp if zero >= 1 else 1)]
-    undivided = model_state_bytes(billions * 1e9, "mixed")
-    value = undivided * sum(shares) / 16 / UNITS.get(row["unit"], 1e9)
-    return Prediction(value, value, value, "2 + 2 + 12 bytes per parameter, exactly")
+    undivided = model_state_bytes(billions * 1e9, "mixed") / (tp * pp)
+    value = undivided * sum(shares) / 16 / _unit(row)
+    return Prediction(value, value, value, f"2 + 2 + 12 bytes per parameter, exactly; tp{tp} pp{pp} dp{dp} zero{zero}")
 
 
 def one_layer(row, k):
     """One layer's times. The source's row leaves out what a whole model has (layers, batch): 1 of each is put in."""
     filled = {"layers": 1, "vocab": 51200, "zero_stage": 0}
-    text = {**row, **{key: row.get(key) or value for key, value in filled.items()}}
+    text = {**row, **{key: row.get(key) or value for key, value in filled.items()}, "params_b": ""}
     text["global_batch"] = row.get("global_batch") or row["micro_batch"]
     task = job(text)
     times = layer(*task, k)
@@ -115,7 +135,7 @@ def one_layer(row, k):
     back = times.again.total + times.backward.total
     seconds = {"layer_fwd_time": times.forward.total, "layer_bwd_time": back, "layer_fwd_bwd_time": times.whole.total}
     value = factor * seconds[row["metric"]] * 1e3
-    return Prediction(value, *around("time", value, task, row["source"]), f"one layer; {task.stack.name}")
+    return Prediction(value, *around("time", value, task, row["source"]), f"one layer; {task.plan}; {task.stack.name}")
 
 
 def _unit(row):
@@ -134,9 +154,10 @@ def _share_of_baseline(row, task):
 
 
 def _states(row, task):
-    """Without embeddings, as the source counts: 12 L h^2 parameters over all stages and tensor ranks."""
-    layer_parameters = task.model.parameters - task.model.embedding_parameters * (1 if task.model.tied else 2)
-    return sum(task.stack.state) * layer_parameters / (task.plan.tp * task.plan.pp) / _unit(row)
+    """Of the first stage's layers, without embeddings, as the source counts."""
+    model, plan, _, stack = task
+    layers = [part for part in stage_parts(model, plan, 0, split(model.layers, plan.pp)) if part.name != "ends"]
+    return sum(state_bytes(layers, plan, stack).values()) / _unit(row)
 
 
 MEMORY = {
@@ -146,6 +167,11 @@ MEMORY = {
     "weight_grad_opt_mem": _states,
 }
 LAYERS = ("layer_fwd_time", "layer_bwd_time", "layer_fwd_bwd_time")
+OTHER_UNITS = {
+    "bubble_rate": "fraction of makespan", "fits": "bool", "act_mem_rel_to_tp_baseline": "%",
+    **dict.fromkeys(LAYERS, "ms"),
+}  # fmt: skip
+ADDED = ("predicted", "low", "high", "note")
 
 
 def predict_file(rows, out):
@@ -153,12 +179,12 @@ def predict_file(rows, out):
 
     Raises ValueError for a file without a header.
     """
-    with open(rows, newline="", encoding="utf-8") as file:
+    with open(rows, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         if not reader.fieldnames:
             raise ValueError(f"{rows} is empty: its first line must name the columns of lib/cost/data/rows.csv")
         columns, content = list(reader.fieldnames), list(reader)
-    done, new = 0, ["predicted", "low", "high", "note"]
+    done, new = 0, ADDED
     with open(Path(out), "w", newline="", encoding="utf-8") as file:
         columns += [column for column in new if column not in columns]
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")

@@ -25,6 +25,13 @@ from pathlib import Path
 
 from lib.cost.published import table
 
+LEAST_1 = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "seq")
+LEAST_0 = ("experts", "topk", "shared_ffn", "dense_layers", "dense_ffn", "q_rank", "kv_rank", "rope_dim", "window")
+NEEDS = {  # sizes that say nothing without another
+    "shared_ffn": "experts", "dense_layers": "dense_ffn", "dense_ffn": "experts", "q_rank": "kv_rank",
+    "rope_dim": "kv_rank",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Model:
@@ -50,6 +57,29 @@ class Model:
     kv_rank: int = 0  # latent attention where it is not 0
     rope_dim: int = 0
     window: int = 0  # every other layer attends to the last `window` tokens only
+
+    def problem(self):
+        """Why no transformer has these sizes, and which to change; None if one can."""
+        for key in (*LEAST_1, *LEAST_0):
+            size, least = getattr(self, key), int(key in LEAST_1)
+            if not isinstance(size, int) or size < least:
+                return f"{key} is {size!r}: it should be a whole number{' above 0' if least else ''}"
+        for key in ("gated", "tied"):
+            if getattr(self, key) not in (0, 1):
+                return f"{key} is {getattr(self, key)!r}: it should be 1 or 0"
+        if self.heads % self.kv_heads:
+            return f"kv_heads {self.kv_heads} does not divide {self.heads} heads"
+        if bool(self.experts) != bool(self.topk) or self.topk > self.experts:
+            return (
+                f"experts is {self.experts or 'empty'} and topk {self.topk or 'empty'}: a mixture needs both, and topk "
+                f"of at most experts"
+            )
+        if self.dense_layers > self.layers:
+            return f"dense_layers is {self.dense_layers}, of {self.layers} layers"
+        for key, needs in NEEDS.items():
+            if getattr(self, key) and not getattr(self, needs):
+                return f"{key} is {getattr(self, key)}, but {needs} is empty: it says nothing without that"
+        return None
 
     @functools.cached_property
     def plain(self):
@@ -134,14 +164,19 @@ class Model:
         return 6 * self.active_parameters + 3 * self.layers * self.scores_flops(causal)
 
 
-def shape(name, layers, hidden, heads, vocab, seq, kv_heads=None, ffn=None, **more):
-    """A Model from the numbers that tables print. An MLP of 4 h is GeLU's, any other SwiGLU's, and that is untied."""
-    ffn = ffn or 4 * hidden
-    gated = more.pop("gated", ffn != 4 * hidden)
-    tied = more.pop("tied", not gated)
-    head_dim = more.pop("head_dim", None) or hidden // heads
-    sizes = layers, hidden, heads, kv_heads or heads, head_dim, ffn, vocab, seq
-    return Model(name, *sizes, bool(gated), bool(tied), **more)
+def shape(name, layers, hidden, heads, vocab, seq, **more):
+    """A Model from the numbers that tables print. An MLP of 4 h is GeLU's, any other SwiGLU's, and that is untied.
+
+    Raises ValueError for sizes that no transformer has.
+    """
+    if not (isinstance(hidden, int) and isinstance(heads, int) and 0 < heads <= hidden):
+        raise ValueError(f"hidden {hidden!r} and heads {heads!r}: each head should have one of the numbers at least")
+    sizes = {"kv_heads": heads, "head_dim": hidden // heads, "ffn": 4 * hidden, **more}
+    sizes = {"gated": sizes["ffn"] != 4 * hidden, **sizes}
+    model = Model(name, layers, hidden, heads, vocab=vocab, seq=seq, **{"tied": not sizes["gated"], **sizes})
+    if why := model.problem():
+        raise ValueError(f"model {name!r}: {why}")
+    return replace(model, gated=bool(model.gated), tied=bool(model.tied))
 
 
 @functools.cache
@@ -161,22 +196,38 @@ def load(name, seq=None):
     seq: a sequence length other than its own.
 
     The file holds the fields of `shape`: {"layers": 32, "hidden": 4096, "heads": 32, "vocab": 50257, "seq": 2048}.
-    Raises ValueError for a name that is neither, or a file that lacks a field.
+    Raises ValueError for a name that is neither, or a file that lacks a field or has one that is not known.
     """
     if name.endswith(".json"):
-        fields = {"name": Path(name).stem, **json.loads(Path(name).read_text())}
-        missing = {"layers", "hidden", "heads", "vocab", "seq"} - set(fields)
-        if missing:
-            raise ValueError(f"{name} lacks {', '.join(sorted(missing))}: give layers, hidden, heads, vocab and seq")
-        experts, topk = fields.get("experts", 0), fields.get("topk", 0)
-        if bool(experts) != bool(topk) or topk > experts or (experts and not fields.get("ffn")):
-            raise ValueError(
-                f"{name}: experts {experts}, topk {topk}, ffn {fields.get('ffn')}: a mixture needs all three, ffn "
-                f"being the width of one expert, and topk of at most experts"
-            )
-        model = shape(**fields)
+        model = _described(name)
     elif name in known():
         model = known()[name]
     else:
         raise ValueError(f"no model {name!r}: there are {', '.join(known())}; or give a .json file")
+    if seq is not None and seq < 1:
+        raise ValueError(f"{seq} tokens per sequence: at least 1")
     return replace(model, seq=seq) if seq else model
+
+
+def _described(path):
+    """The Model of a JSON file."""
+    try:
+        told = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as problem:
+        raise ValueError(f"{path} is not JSON: {problem}") from None
+    if not isinstance(told, dict):
+        raise ValueError(f'{path} should hold one model: {{"layers": 32, "hidden": 4096, ...}}')
+    fields = {key: value for key, value in {"name": Path(path).stem, **told}.items() if value is not None}
+    missing = {"layers", "hidden", "heads", "vocab", "seq"} - set(fields)
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}: give layers, hidden, heads, vocab and seq")
+    known_fields = Model.__dataclass_fields__
+    strange = ", ".join(sorted(set(fields) - set(known_fields)))
+    if strange:
+        raise ValueError(f"{path}: {strange} is not known; use {', '.join(known_fields)}")
+    if fields.get("experts") and not (fields.get("topk") and fields.get("ffn")):
+        raise ValueError(
+            f"{path}: experts {fields['experts']}, topk {fields.get('topk')}, ffn {fields.get('ffn')}: a mixture needs "
+            f"all three, ffn being the width of one expert"
+        )
+    return shape(**fields)

@@ -70,6 +70,15 @@ def test_copies_of_tokens_do_not_depend_on_ep():
     assert stage_memory(TINY, plan, BYTES, 0)["activations"] == pytest.approx(kept[0] / 2)
 
 
+def test_dense_layers_of_a_mixture_keep_what_a_dense_layer_keeps():
+    """By hand, 20 h + 6 f of a dense layer beside 20 h + topk (4 h + 6 f), for 2 of 6 layers, on stage 0 of 2."""
+    model = Model("x", 6, 64, 4, 4, 16, 16, 100, seq=8, gated=True, experts=8, topk=2, dense_layers=2, dense_ffn=32)
+    kept = lambda stage: stage_memory(model, Plan(2, pp=2), BYTES, stage)["activations"]
+    attention = 4 * 2 * 64 + 2 * (3 + 2 + 1) * 64  # norms and residuals; q, k, v, q and k once more, output
+    dense, mixture = attention + 6 * 32, attention + 2 * (4 * 64 + 6 * 16)
+    assert kept(0) == 2 * 8 * (2 * dense + mixture) and kept(1) == 8 * 3 * mixture
+
+
 def test_a_layer_s_parts_are_a_stage_s():
     model = replace(load("deepseek-v3"), layers=8, dense_layers=0)
     plan = Plan(64, tp=2, dp=16, ep=8)

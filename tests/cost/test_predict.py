@@ -13,8 +13,8 @@ from lib.cost.study import fit
 ROWS = fit.table_as_text("rows")
 NOT_PREDICTED = {  # and why
     "mcore-h100-strong": "the plan is not known",
-    "moezoo-h100-bf16": "hidden and heads are empty",
-    "nemo-longseq": "without context parallelism|less than dp",
+    "moezoo-h100-bf16": "hidden and heads empty",
+    "nemo-longseq": "without context parallelism|dp is 4, but 1024 GPUs",
 }
 
 
@@ -93,7 +93,7 @@ def test_damaged_rows_get_a_reason_and_never_a_crash():
         ({"tp": "7"}, "tp 7 x pp 1 x cp 1 does not divide 8 GPUs"),
         ({"global_batch": "many"}, "global_batch is 'many', not a number"),
         ({"metric": "loss"}, "metric 'loss' is not modelled"),
-        ({"hidden": "", "model": "new"}, "model 'new': hidden and heads are empty"),
+        ({"hidden": "", "model": "new"}, "model 'new': hidden empty"),
     ],
 )
 def test_reasons_name_the_column(changed, says):

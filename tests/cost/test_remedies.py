@@ -1,5 +1,6 @@
 """What the planner says beside a ranking: how sure, GPU-hours, and what would make it fit; and how soon it says so."""
 
+import json
 import re
 import time
 from dataclasses import replace
@@ -71,3 +72,49 @@ def test_the_command_line_takes_what_is_fixed(capsys, monkeypatch):
         "tp4" in line and "b2" in line for line in out.splitlines() if "recompute=none" in line and "GiB" in line
     )
     assert "2e+12 tokens take" in out
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"device": "A100-80GB", "precision": "fp8"}, "A100-80GB has no fp8: use bf16"),
+        ({"precision": "fp4"}, "H100-80GB has no fp4: use fp8"),
+        ({"seq": 0}, "0 tokens per sequence"),
+        ({"seq": -5}, "-5 tokens per sequence"),
+        ({"tokens": -3.0}, "both must be more than 0"),
+        ({"tokens": float("nan")}, "both must be more than 0"),
+        ({"show": 0}, "both must be more than 0"),
+    ],
+)
+def test_requests_that_mean_nothing_are_refused(changed, says):
+    with pytest.raises(ValueError, match=says):
+        report(**{"name": "llama3-8b", "device": "H100-80GB", "gpus": 8, "batch": 64, **changed})
+
+
+SMALL = {"layers": 24, "hidden": 2048, "heads": 16, "vocab": 65536, "seq": 4096}
+
+
+@pytest.mark.parametrize(
+    ("described", "says"),
+    [
+        ({**SMALL, "colour": 3}, "colour is not known; use name, layers"),
+        ({**SMALL, "layers": "24"}, "layers is '24': it should be a whole number above 0"),
+        ({**SMALL, "layers": -24}, "layers is -24"),
+        ({**SMALL, "heads": 0}, "hidden 2048 and heads 0"),
+        ({**SMALL, "shared_ffn": 1024}, "shared_ffn is 1024, but experts is empty"),
+        ({**SMALL, "experts": 8, "topk": 9, "ffn": 64}, "topk of at most experts"),
+        ({**SMALL, "experts": 8, "topk": 2, "ffn": 64, "dense_layers": 3}, "but dense_ffn is empty"),
+        ([SMALL], "should hold one model"),
+        ({"layers": 24}, "lacks heads, hidden, seq, vocab"),
+    ],
+)
+def test_a_file_that_describes_no_model_says_why(described, says, tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(described))
+    with pytest.raises(ValueError, match=says):
+        report(str(path), "H100-80GB", 8, 64)
+    path.write_text("{")
+    with pytest.raises(ValueError, match="is not JSON"):
+        load(str(path))
+    path.write_text(json.dumps({**SMALL, "experts": None}))
+    assert load(str(path)).experts == 0

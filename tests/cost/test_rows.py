@@ -22,7 +22,7 @@ def test_an_unknown_mixture_is_what_its_columns_say():
     assert model.parameters == 24 * (model.attention_parameters + 64 * 3 * 2048 * 1024 + 2048 * 64) + 2 * 65536 * 2048
     value, low, high, note = predict(MIXTURE)
     assert low < value < high
-    assert "no shared expert, no dense first layers, no latent attention" in note
+    assert "assumed: gated 1, tied 0, no shared expert, no dense first layers, no latent attention" in note
     assert "house-moe" not in known()
 
 
@@ -43,7 +43,7 @@ def test_more_columns_are_used_too():
         ({"topk": "65"}, "topk of at most experts"),
         ({**SIMUMAX, "topk": "300"}, "experts is 256 and topk 300"),
         ({"ffn": ""}, "ffn is empty: it should be the width of one of the 64 experts"),
-        ({"params_b": "40"}, r"its columns make 10B parameters, and params_b says 40: something is left out"),
+        ({"params_b": "40"}, r"its columns make 10.2B parameters, and params_b says 40: something is left out"),
     ],
 )
 def test_a_mixture_that_is_not_described_is_refused(changed, says):
@@ -64,13 +64,15 @@ def test_a_known_name_with_another_width_is_another_model():
 
 
 def test_the_longest_name_wins():
-    bare = dict.fromkeys(("hidden", "heads", "experts", "topk"), "")
+    bare = dict.fromkeys(("hidden", "heads", "kv_heads", "experts", "topk"), "")
     name = lambda model: model_of({**SIMUMAX, **bare, "model": model}).experts
     assert (name("deepseek-v2-x"), name("deepseek-v2-lite-x"), name("DeepSeek-V2")) == (160, 64, 160)
 
 
 def test_a_complete_row_assumes_nothing():
     row = next(r for r in fit.table_as_text("rows") if r["source"] == "megatron2021-t1")
+    assert assumed(row, job(row)) == ["gated 0", "tied 1"]  # an MLP of 4 h is GeLU's
+    row = {**row, "gated": "0", "tied": "1"}
     assert assumed(row, job(row)) == [] and "assumed" not in predict(row).note
     row = {**row, "vocab": "", "micro_batch": "", "zero_stage": "", "recompute": ""}
     assert assumed(row, job(row)) == ["vocab 51200", "micro-batch 16", "zero 0", "recompute full"]
@@ -111,7 +113,7 @@ def test_stages_of_405b():
     task = job(row)
     assert (task.plan.micro_batch, task.plan.micro_batches, task.plan.v) == (4, 8, 1)
     assert peak_bytes(task.model, task.plan, task.stack) / 2**30 == pytest.approx(82.5, rel=0.06)
-    speed = predict({**row, "metric": "tokens_per_s_per_gpu"})
+    speed = predict({**row, "metric": "tokens_per_s_per_gpu", "unit": "tok/s/GPU"})
     assert speed.value == pytest.approx(100, rel=0.15) and speed.low < 100 < speed.high
 
 
