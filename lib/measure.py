@@ -146,6 +146,7 @@ def _tries(run, claims, patience):
 
 
 def _joined(rounds, more):
+    more = {side: np.asarray(values) for side, values in more.items()}
     if any(len(values) < 3 for values in more.values()):
         raise ValueError(f"a claim needs 3 rounds or more, not {[len(values) for values in more.values()]}")
     return {side: np.concatenate([rounds.get(side, values[:0]), values]) for side, values in more.items()}

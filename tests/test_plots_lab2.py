@@ -141,7 +141,8 @@ def test_boxes_too_narrow_for_their_number_have_none(monkeypatch):
 def test_schedules_share_one_time_axis(drawn):
     figure, title, _ = drawn("gantts", "gantt")
     titles = ["relay: 96 units, bubble 75%", "1F1B: 33 units, bubble 27%", "ZB-H1: 27 units, bubble 11%"]
-    assert [axes.get_title(loc="left") for axes in figure.axes] == titles and title == "ZB-H1 takes 27 units, relay 96"
+    assert [axes.get_title(loc="left") for axes in figure.axes] == titles
+    assert title == "From 96 units with relay to 27 with ZB-H1"
     for axes, schedule in zip(figure.axes, (relay, one_f_one_b, zb_h1), strict=True):
         simulation = simulate(schedule(P, M))
         assert [b[:2] for b in boxes(axes)] == [(bar.start, bar.end) for bar in simulation.bars]

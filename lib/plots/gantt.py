@@ -150,7 +150,7 @@ def _claim(timed, unit):
     (slow, slowest), (fast, fastest) = (pick(timed.items(), key=lambda item: item[1].makespan) for pick in (max, min))
     if slowest.makespan == fastest.makespan:
         return f"All take {amount(fastest.makespan)} {unit}"
-    return f"{fast} takes {amount(fastest.makespan)} {unit}, {slow} {amount(slowest.makespan)}"
+    return f"From {amount(slowest.makespan)} {unit} with {slow} to {amount(fastest.makespan)} with {fast}"
 
 
 def _shades(v):

@@ -1,5 +1,7 @@
 """The loss of a training run, beside the entropy that a model without context cannot beat."""
 
+import itertools
+
 import numpy as np
 
 from lib.plots.draw import grid, named_ends, page
@@ -48,8 +50,9 @@ def loss_curves(runs, entropy=None, xlabel="step", title=None, note=""):
     figure, axes = page(3.8)
     apart = _apart(runs)
     same = apart is not None and apart < 1e-3
+    broadest = 9 if same else 6 if _some_are_near(runs) else 1.8
     for i, (x, y) in enumerate(runs.values()):
-        width = 9 - 7.5 * i / (len(runs) - 1) if same else 1.8
+        width = broadest - max(0, broadest - 1.5) * i / (len(runs) - 1)
         axes.plot(x, y, color=RANK_COLORS[i], lw=width, solid_capstyle="butt", zorder=2 + i)
     _dress(axes, runs, entropy, xlabel, 3)
     final = {name: float(y[-1]) for name, (_, y) in runs.items()}
@@ -101,6 +104,12 @@ def _apart(runs):
     if any(list(other) != list(x) for other, _ in others):
         return None
     return max(float(np.max(np.abs(np.subtract(y, reference)) / np.abs(reference))) for _, y in others)
+
+
+def _some_are_near(runs):
+    """Do two of the lines lie on each other?"""
+    pairs = itertools.combinations(runs.items(), 2)
+    return any((apart := _apart(dict(pair))) is not None and apart < 0.01 for pair in pairs)
 
 
 def _exponent(share):
