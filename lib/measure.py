@@ -15,6 +15,7 @@ LAB_CLAIMS=once there is one try and nobody waits.
 """
 
 import os
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -113,14 +114,14 @@ def measure(run: Callable[[], Rounds], *claims: Claim, patience: float = PATIENC
             found, verdicts, others = _tries(run, claims, patience)
     for claim, (outcome, seen) in zip(claims, verdicts, strict=True):
         if outcome == "holds":
-            print(f"holds: {claim.told(seen)}")
+            print(_lines(f"holds: {claim.told(seen)}"))
         elif outcome == "refuted":
             raise Refuted(f"refuted: {claim.told(seen)}")
         else:
             says = f"could not be measured: {claim.told(seen)}. Other programs used {others:.0%} of the processors"
             if os.environ.get("LAB_CLAIMS") == "hold":
                 raise Refuted(says)
-            print(f"{says}: run this cell again when the machine has less to do.")
+            print(_lines(f"{says}: run this cell again when the machine has less to do."))
             return None
     return found
 
@@ -177,6 +178,10 @@ def _between(before, after):
     span = max(1e-9, after.at - before.at) * after.processors
     idle = min(1.0, (after.idle - before.idle) / span)
     return max(0.0, 1.0 - idle - (after.ours - before.ours) / span), idle
+
+
+def _lines(text):
+    return textwrap.fill(text, 100, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def _seconds(fn):

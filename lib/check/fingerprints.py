@@ -13,11 +13,13 @@ both named; more, and the exercise's own hints decide, which look at facts.
 import functools
 import hashlib
 import json
+import math
 from pathlib import Path
 
 FOLDER = Path(__file__).with_name("fingerprints")
 SEVERAL = 2  # mistakes that one fingerprint may name
 DIGITS = 6
+NOTHING = 1e-9  # of the largest number beside it
 
 
 def of(claim, problem) -> str:
@@ -61,10 +63,17 @@ def table(exercise) -> dict:
     return tables().get(exercise.name.partition(" ")[0], {})  # tests judge several answers as "ring_all_reduce 1", ...
 
 
-def _rounded(value):
-    """Plain data with every float at DIGITS digits; what is not finite by name."""
+def _rounded(value, scale=0.0):
+    """Plain data with every float at DIGITS digits; what is not finite by name.
+
+    scale: the largest of the numbers beside it. What is nothing beside that is what a sum of rounded numbers left of 0,
+    and another processor's is another.
+    """
     if isinstance(value, dict):
-        return {str(key): _rounded(one) for key, one in value.items()}
+        return {str(key): _rounded(one, scale) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(one) for one in value]
-    return f"{value:.{DIGITS}g}" if isinstance(value, float) else value
+        scale = max((abs(one) for one in value if isinstance(one, float) and math.isfinite(one)), default=scale)
+        return [_rounded(one, scale) for one in value]
+    if isinstance(value, float):
+        return f"{0.0 if abs(value) <= NOTHING * scale else value:.{DIGITS}g}"
+    return value

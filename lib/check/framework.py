@@ -30,6 +30,8 @@ __all__ = ["Bundle", "CheckFailed", "Claim", "Exercise", "Hint", "Outcome", "Pro
 BACKEND = "gloo"  # what a check's ranks talk over: it judges values and messages, and on GPUs would judge no better
 TIMEOUT = 20  # seconds a student's function may take on one world size
 WIDTH = 30  # characters of a claim's name
+COLUMNS = 100  # of what is printed
+WHOLE = {"break_long_words": False, "break_on_hyphens": False}
 PRINTS = 8  # lines of what the answer printed that are shown where a claim fails
 
 
@@ -153,7 +155,7 @@ def _judge(exercise, runs, problem, printed=()):
         found = problem or claim.judge(runs)
         if found is None:
             points += claim.points
-            lines.append(f"  ok  {claim.name:<{WIDTH}} {claim.says}")
+            lines += _right(claim.name, claim.says)
             continue
         lines.append(f"  --  {claim.name}")
         for line in found.text.splitlines():
@@ -175,6 +177,12 @@ def _printed(printed):
         return []
     more = [f"... {len(printed) - PRINTS} more lines"] if len(printed) > PRINTS else []
     return ["      It printed:", *(f"        {line[:100]}" for line in [*printed[:PRINTS], *more])]
+
+
+def _right(name, says):
+    """The line of what holds; what it says goes on in its column."""
+    begin = f"  ok  {name:<{WIDTH}} "
+    return textwrap.wrap(says, COLUMNS, initial_indent=begin, subsequent_indent=" " * (7 + WIDTH), **WHOLE) or [begin]
 
 
 def _wrapped(line):
@@ -199,7 +207,7 @@ def _together(bundle, outcomes):
     lines, points = [bundle.name], sum(outcome.points for outcome in outcomes)
     for part, outcome in zip(bundle.parts, outcomes, strict=True):
         if outcome.passed:
-            lines.append(f"  ok  {part.name:<{WIDTH}} {'; '.join(claim.name for claim in part.claims)}")
+            lines += _right(part.name, "; ".join(claim.name for claim in part.claims))
         else:
             lines += [f"  --  {part.name}", *("    " + line for line in outcome.lines[1:-1])]
     wrong = [(f"{p.name}: {o.message}", o.hint) for p, o in zip(bundle.parts, outcomes, strict=True) if not o.passed]

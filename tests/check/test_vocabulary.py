@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import lib.check
 from lib import launch
-from lib.check import explain, mistakes, symptoms
+from lib.check import explain, fingerprints, mistakes, symptoms
 from lib.check.cases import Case, draw, own, owner, part, total
 from lib.check.comm import Clash, Recorder
 from lib.check.exercise import ADVERSARIAL, Claim, Exercise, Problem
@@ -231,6 +231,12 @@ def test_what_is_left_out_has_a_reason():
         assert all(len(why) > 5 for why in exercise.leaves_out.values())
 
 
+def test_what_another_processor_leaves_of_zero_is_no_part_of_a_fingerprint():
+    claim = FUNCTIONS["broadcast"].claims[0]
+    seen = [fingerprints.of(claim, Problem("value", "", {}, [0.5, left])) for left in (-5.9e-17, 1.2e-17, 0.0, 1e-3)]
+    assert len(set(seen[:3])) == 1 and seen[3] != seen[0]
+
+
 def test_fingerprints_are_made_of_todays_sources():
     assert mistakes.stale(MOVED) == []
 
@@ -239,4 +245,4 @@ def test_fingerprints_are_made_of_todays_sources():
 @pytest.mark.parametrize("name", [e.name for e, module in MOVED if mistakes.mistakes_of(e, module)])
 def test_fingerprints_made_anew_are_those_that_ship(name):
     module = next(module for e, module in MOVED if e.name == name)
-    assert mistakes.table_of(FUNCTIONS[name], module) == mistakes.fingerprints.table(FUNCTIONS[name])
+    assert mistakes.table_of(FUNCTIONS[name], module) == fingerprints.table(FUNCTIONS[name])
