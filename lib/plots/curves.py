@@ -71,8 +71,8 @@ def tp_volume(measured, predicted, title=None, note="", at=None, of="a layer", d
 
     measured, predicted: {"inside a node": ([1, 2, 4, 8], seconds), "across nodes": ...}; either may be {}. The same
     name has the same colour in both. A curve that begins with tp=1 also shows what halving the work at each doubling
-    would give. note: a sentence to begin the caption with. at: a tp, to be marked (a slider's). of: what takes the time.
-    domain: GPUs of an NVLink domain, whose end is marked where larger tp follow.
+    would give. note: a sentence to begin the caption with. at: a tp, to be marked (a slider's). of: what takes so long.
+    domain: GPUs of an NVLink domain, whose end is marked where a larger tp follows.
     Raises ValueError for nothing to draw, unequal lengths, or values that a logarithm does not have.
     """
     names = list(dict.fromkeys([*measured, *predicted]))
