@@ -24,6 +24,7 @@ FIGURES = {
     "measured alone": lambda: plots.activation_memory({"keep": 2000, "regathered": 500}),
     "tp_volume": lambda: plots.tp_volume({**INSIDE, **ACROSS}, {**INSIDE, **ACROSS}),
     "predicted alone": lambda: plots.tp_volume({}, ACROSS, at=4),
+    "of a step": lambda: plots.tp_volume({"3.6 B": ([4, 8, 16], [4.5, 5.0, 10.7])}, {}, of="a step", domain=8),
 }
 
 
@@ -46,12 +47,19 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("measured alone", ["Regathered: 25% of the activations of keep", "keep: 2,000 bytes measured."]),
         ("tp_volume", ["Inside a node tp=8 is the fastest, 20 ms; across nodes tp=2 is the fastest, 80 ms ("]),
         ("tp_volume", ["across nodes, measured: 100 ms at 1, 80 ms at 2, 85 ms at 4, 150 ms at 8."]),
+        ("of a step", ["Time of a step against tp", "3.6 B, measured: 4.5 s at 4, 5 s at 8"]),
         ("predicted alone", ["Across nodes tp=2 is the fastest", "across nodes, predicted: 100 ms at 1"]),
     ],
 )  # fmt: skip
 def test_the_alt_text_holds_the_claim_and_the_numbers(name, words):
     for word in words:
         assert word in FIGURES[name]().alt
+
+
+@pytest.mark.parametrize(("domain", "marked"), [(8, True), (4, True), (16, False), (2, False)])
+def test_the_end_of_a_domain_is_marked_only_between_two_degrees(domain, marked):
+    steps = {"3.6 B": ([4, 8, 16], [4.5, 5.0, 10.7])}
+    assert (plots.tp_volume(steps, {}, domain=domain).png != plots.tp_volume(steps, {}).png) == marked
 
 
 def test_the_pairs_drawn_are_those_that_are_computed():

@@ -1,4 +1,4 @@
-"""Time on two logarithmic axes, of a collective against size and of a layer against tp: predictions dashed."""
+"""Time on two logarithmic axes, of a collective against size, of a layer or a step against tp: predictions dashed."""
 
 import math
 from itertools import pairwise
@@ -66,12 +66,13 @@ def cost_curves(measured, predicted, title=None, at=None, note=""):
 
 
 @styled
-def tp_volume(measured, predicted, title=None, note="", at=None):
-    """A curve per link, on logarithmic axes; a diamond where a layer is fastest.
+def tp_volume(measured, predicted, title=None, note="", at=None, of="a layer", domain=None):
+    """A curve per link or model, on logarithmic axes; a diamond where a layer is fastest.
 
     measured, predicted: {"inside a node": ([1, 2, 4, 8], seconds), "across nodes": ...}; either may be {}. The same
     name has the same colour in both. A curve that begins with tp=1 also shows what halving the work at each doubling
-    would give. note: a sentence to begin the caption with. at: a tp, to be marked (a slider's).
+    would give. note: a sentence to begin the caption with. at: a tp, to be marked (a slider's). of: what takes so long.
+    domain: GPUs of an NVLink domain, whose end is marked where a larger tp follows.
     Raises ValueError for nothing to draw, unequal lengths, or values that a logarithm does not have.
     """
     names = list(dict.fromkeys([*measured, *predicted]))
@@ -86,7 +87,7 @@ def tp_volume(measured, predicted, title=None, note="", at=None):
     degrees = sorted({int(n) for tp, _ in [*measured.values(), *predicted.values()] for n in tp})
 
     figure, axes = page(3.7)
-    axes.set(xscale="log", yscale="log", xlabel="tp", ylabel="time of a layer")
+    axes.set(xscale="log", yscale="log", xlabel="tp", ylabel=f"time of {of}")
     starts = [seconds[0] for tp, seconds in judged.values() if tp[0] == 1]
     if starts:
         axes.plot(degrees, [max(starts) / n for n in degrees], color=FAINT, lw=1.2, zorder=1)
@@ -102,6 +103,10 @@ def tp_volume(measured, predicted, title=None, note="", at=None):
     named_ends(axes, ends, 0.075)
     if at is not None:
         axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
+    if domain is not None and degrees[0] <= domain < degrees[-1]:
+        end = math.sqrt(domain * min(n for n in degrees if n > domain))
+        axes.axvline(end, color=FAINT, ls=(0, (2, 2)), lw=1.4, zorder=1)
+        above(axes, end, f"end of the NVLink domain of {domain} GPUs", color=FAINT)
     ticks(axes.xaxis, degrees)
     steps = [f * 10.0**e for e in range(-9, 4) for f in (1, 2, 5)]
     ticks(axes.yaxis, [t for t in steps if low / 1.25 <= t <= high * 1.1], time_in_words)
@@ -111,7 +116,7 @@ def tp_volume(measured, predicted, title=None, note="", at=None):
         figure,
         title or capital(claim),
         f"{note} {lines_in_words(measured, predicted)}. Diamond: the fastest.",
-        f"Time of a layer against tp on logarithmic axes. {capital(claim)}. {note} "
+        f"Time of {of} against tp on logarithmic axes. {capital(claim)}. {note} "
         + in_sentences(
             {"measured": measured, "predicted": predicted},
             lambda curve: ", ".join(f"{time_in_words(s)} at {n}" for n, s in zip(*curve, strict=True)),
