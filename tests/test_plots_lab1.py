@@ -69,7 +69,7 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("scaling", ["On 8 ranks weak scaling keeps 75% of perfect, strong scaling 5%"]),
         ("scaling", ["strong, slow, measured: 1 times on 1, 1.5 times on 2, 1.2 times on 4, 0.4 times on 8"]),
         ("one panel", ["Weak scaling (slow) keeps 88% on 8 ranks", "weak, slow, predicted: 1 times on 1"]),
-        ("share", ["over slow from 90% to 10%; over fast from 50% to 5% of the step", "slow: critical at 8."]),
+        ("share", ["over slow from 90% to 10%; over fast from 50% to 5% of the step", "slow: break-even at 8."]),
         ("underflow", ["fp16: after 100 updates the parameter has not moved", "with a master from 1 to 1.01, 100%"]),
         ("gradient_range", ["In fp16 30% of the gradients lose digits or become 0; times 8,192, 0.0% do"]),
         ("gradient_range", ["100 gradients", "10.00% become 0, 20.0% subnormal, 0.00% inf", "median 2^-10"]),
