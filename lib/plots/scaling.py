@@ -129,16 +129,19 @@ def communication_share(measured, predicted, break_even=None, unit="rows", title
     )
     claim = f"More {unit} per rank, less waiting: {claim} of the step"
     marks = " Upright: from here on communication is shorter than backward." if marked else ""
+    outside = [f"{name} at {amount(b, 2)}" for name, b in (break_even or {}).items() if name not in marked]
+    beyond = f" Outside the axis: {' and '.join(outside)}." if outside else ""
     return finish(
         figure,
         title or claim,
-        f"{note} {lines_in_words(measured, predicted)}.{marks}",
+        f"{note} {lines_in_words(measured, predicted)}.{marks}{beyond}",
         f"Exposed communication in percent of the step, against {unit} per rank. {claim}. {note} "
         + in_sentences(
             {"measured": measured, "predicted": predicted},
             lambda curve: ", ".join(f"{curve[1][i]:.0%} at {amount(curve[0][i], 2)}" for i in few(len(curve[0]))),
         )
-        + "".join(f" {name}: break-even at {amount(b, 2)}." for name, b in (break_even or {}).items()),
+        + "".join(f" {name}: break-even at {amount(b, 2)}." for name, b in (break_even or {}).items())
+        + beyond,
     )
 
 
