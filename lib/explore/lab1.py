@@ -6,9 +6,9 @@ Gradients travel with 2 bytes each, and a message takes 10 microseconds before i
 
 from lib import plots
 from lib.cost.data_parallel import (
+    break_even_rows,
     bucket_times,
     bucketed_step,
-    break_even_rows,
     overlapped_step,
     ring_time,
     seconds_per_token,

@@ -4,9 +4,9 @@ import pytest
 
 from lib.collectives.cost import COST
 from lib.cost.data_parallel import (
+    break_even_rows,
     bucket_times,
     bucketed_step,
-    break_even_rows,
     overlapped_step,
     ring_time,
     seconds_per_token,
