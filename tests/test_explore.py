@@ -84,7 +84,7 @@ def test_who_wins_changes_with_the_sliders():
 def test_overlap_and_a_larger_batch_hide_more():
     step = explore.draw_data_parallel_step
     assert "overlapped, 1 rank: 262 ms, 183 ms of communication per rank, 44% of it hidden" in step().alt
-    assert "75% of it hidden" in step(tokens_per_rank=16_384).alt  # 3 of 4 buckets: from the critical batch on
+    assert "75% of it hidden" in step(tokens_per_rank=16_384).alt  # 3 of 4 buckets: from the break-even batch on
     assert "98% of it hidden" in step(tokens_per_rank=16_384, buckets=64).alt
     assert "Overlapped: 0% of communication hidden" in step(buckets=1).alt
     for fits, parameters in (("14,004 tokens", 13_000_000_000), ("14,043 tokens", 1_300_000_000)):

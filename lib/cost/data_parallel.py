@@ -14,8 +14,9 @@ c           seconds of one bucket's all-reduce
     t = F + max(B + c, B/K + K c)                           overlapped
 
 The maximum: either backward is the longer, and its last bucket sticks out, or communication is, and begins once the
-first bucket is ready. The two meet at B = K c. Both B and F grow with the rows, c does not: so there is a critical
-number of rows per rank, K c / (seconds of backward per row), above which all but the last bucket is hidden.
+first bucket is ready. The two meet at B = K c. Both B and F grow with the rows, c does not: so there is a break-even
+number of rows per rank, K c / (seconds of backward per row), above which all but the last bucket is hidden. (Not the
+"critical batch" of McCandlish et al. 2018, above which a larger batch saves few updates.)
 
 compute: (forward, backward), seconds per row; link: (alpha, beta) of a rank's own link, everywhere in this file.
 What it leaves out: the optimizer's step, copies to and from buckets, and that a device may compute more slowly while it
@@ -98,11 +99,12 @@ def weak_scaling(step, rows, ranks, *costs):
     return [N * rows / step(rows, N, *costs).seconds for N in ranks]
 
 
-def critical_rows(N, n_bytes, compute, link, buckets):
+def break_even_rows(N, n_bytes, compute, link, buckets):
     """Rows per rank at which communication takes as long as backward, K c = B: the least that overlap can hide.
 
-    Many ranks, long messages: 2 n beta / (backward per row), whatever N. In tokens, with 2 bytes per gradient and 4
-    operations per parameter and token, the model's size cancels: operations per second / bytes per second.
+    In rows, (2(N-1) K alpha + 2(N-1)/N n beta) / (backward per row): the bytes' part levels off with N, that of the
+    latency grows with it. In tokens, without latency, with 2 bytes per gradient and 4 operations per parameter and
+    token, the model's size cancels: operations per second / bytes per second (Austin et al. 2025, part 5).
     """
     return buckets * ring_time(n_bytes / buckets, N, link) / compute[1]
 

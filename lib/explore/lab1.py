@@ -6,9 +6,9 @@ Gradients travel with 2 bytes each, and a message takes 10 microseconds before i
 
 from lib import plots
 from lib.cost.data_parallel import (
+    break_even_rows,
     bucket_times,
     bucketed_step,
-    critical_rows,
     overlapped_step,
     ring_time,
     seconds_per_token,
@@ -54,7 +54,7 @@ def draw_data_parallel_step(ranks=8, parameters=1_300_000_000, tokens_per_rank=8
             (0, "compute", "wait", done, step.seconds),
             *((0, "network", str(k), *times) for k, times in enumerate(bucket_times(ready, [each] * buckets))),
         ]
-    enough = critical_rows(ranks, n_bytes, compute, link, buckets)
+    enough = break_even_rows(ranks, n_bytes, compute, link, buckets)
     note = (
         f"{parameters / 1e9:g} billion parameters, {tokens_per_rank:,} tokens on each of {ranks} ranks, "
         f"{size_in_words(bandwidth)}/s. Communication is as long as backward at {enough:,.0f} tokens."

@@ -92,11 +92,11 @@ def _scaling_claim(kinds, links, speedup):
 
 
 @styled
-def communication_share(measured, predicted, critical=None, unit="rows", title=None, note="", at=None):
+def communication_share(measured, predicted, break_even=None, unit="rows", title=None, note="", at=None):
     """The share of a step that is exposed communication, against the batch of each rank.
 
     measured, predicted: {"20 MB/s": (batch per rank, share), ...}, shares from 0 to 1; either may be {}.
-    critical: {"20 MB/s": batch per rank, ...} from which on communication is shorter than backward, marked.
+    break_even: {"20 MB/s": batch per rank, ...} from which on communication is shorter than backward, marked.
     unit: what a batch counts, such as rows or tokens. at: a batch, to be marked. note: begins the caption.
     """
     names = list(dict.fromkeys([*measured, *predicted]))
@@ -112,7 +112,7 @@ def communication_share(measured, predicted, critical=None, unit="rows", title=N
     axes.set(xscale="log", xlabel=f"{unit} per rank and step", ylabel="exposed (% of the step)",
              xlim=(batches[0] / 1.08, batches[-1] * 1.08), ylim=(0, 103))  # fmt: skip
     named_ends(axes, curves(axes, measured, predicted, color, 100), 0.078)
-    marked = {name: b for name, b in (critical or {}).items() if batches[0] <= b <= batches[-1]}
+    marked = {name: b for name, b in (break_even or {}).items() if batches[0] <= b <= batches[-1]}
     for name, b in marked.items():
         axes.axvline(b, color=color[name], lw=1.2, zorder=1)
         above(axes, b, amount(b, 2), xytext=(3, -2), color=color[name], ha="left", va="top", weight="bold", size=9)
@@ -129,16 +129,19 @@ def communication_share(measured, predicted, critical=None, unit="rows", title=N
     )
     claim = f"More {unit} per rank, less waiting: {claim} of the step"
     marks = " Upright: from here on communication is shorter than backward." if marked else ""
+    outside = [f"{name} at {amount(b, 2)}" for name, b in (break_even or {}).items() if name not in marked]
+    beyond = f" Outside the axis: {' and '.join(outside)}." if outside else ""
     return finish(
         figure,
         title or claim,
-        f"{note} {lines_in_words(measured, predicted)}.{marks}",
+        f"{note} {lines_in_words(measured, predicted)}.{marks}{beyond}",
         f"Exposed communication in percent of the step, against {unit} per rank. {claim}. {note} "
         + in_sentences(
             {"measured": measured, "predicted": predicted},
             lambda curve: ", ".join(f"{curve[1][i]:.0%} at {amount(curve[0][i], 2)}" for i in few(len(curve[0]))),
         )
-        + "".join(f" {name}: critical at {amount(b, 2)}." for name, b in (critical or {}).items()),
+        + "".join(f" {name}: break-even at {amount(b, 2)}." for name, b in (break_even or {}).items())
+        + beyond,
     )
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from lib.collectives.cost import COST
 from lib.cost.data_parallel import (
+    break_even_rows,
     bucket_times,
     bucketed_step,
-    critical_rows,
     overlapped_step,
     ring_time,
     seconds_per_token,
@@ -76,8 +76,8 @@ def test_scaling_by_hand():
     assert weak_scaling(bucketed_step, ROWS, [1, 4], *COSTS) == pytest.approx([8 / 24, 4 * 8 / 38.4])
 
 
-def test_at_the_critical_batch_communication_is_as_long_as_backward():
-    rows = critical_rows(N, *COSTS)
+def test_at_the_break_even_batch_communication_is_as_long_as_backward():
+    rows = break_even_rows(N, *COSTS)
     assert rows == pytest.approx(7.2)  # 14.4 s / 2 s per row
     step = overlapped_step(rows, N, *COSTS)
     assert step.communication == pytest.approx(step.backward) and step.hidden == pytest.approx(3 / 4)
@@ -85,9 +85,9 @@ def test_at_the_critical_batch_communication_is_as_long_as_backward():
     assert overlapped_step(1.1 * rows, N, *COSTS).hidden == pytest.approx(3 / 4)
 
 
-def test_in_tokens_the_critical_batch_does_not_know_the_models_size():
+def test_in_tokens_the_break_even_batch_does_not_know_the_models_size():
     # 400 TFLOP/s over 25 GB/s: 16,000 tokens per rank, of whatever model.
     for parameters in (1e9, 70e9):
         compute = seconds_per_token(parameters, 400e12)
         assert sum(compute) == pytest.approx(6 * parameters / 400e12)
-        assert critical_rows(10**6, 2 * parameters, compute, (0, 1 / 25e9), 8) == pytest.approx(16_000, rel=1e-5)
+        assert break_even_rows(10**6, 2 * parameters, compute, (0, 1 / 25e9), 8) == pytest.approx(16_000, rel=1e-5)
