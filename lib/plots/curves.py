@@ -9,13 +9,23 @@ from lib.plots.draw import above, curves, grid, named_ends, page, ticks
 from lib.plots.labels import capital, in_sentences, lines_in_words, size_in_words, time_in_words
 from lib.plots.style import FAINT, INK, PAPER, RANK_COLORS, finish, styled
 
+ALGORITHM_COLOR = {  # the same in every figure, whatever it is beside
+    "star": RANK_COLORS[0],
+    "tree": RANK_COLORS[1],
+    "ring": RANK_COLORS[2],
+    "flat ring": RANK_COLORS[2],
+    "recursive_doubling": RANK_COLORS[3],
+    "halving_doubling": RANK_COLORS[4],
+    "direct": RANK_COLORS[5],
+    "hierarchical": RANK_COLORS[6],
+}
 
 @styled
 def cost_curves(measured, predicted, title=None, at=None, note=""):
     """One colour per algorithm; where another becomes the fastest is marked.
 
     measured, predicted: {"ring": (sizes, seconds), ...}, sizes in bytes, ascending; either may be {}. The same name has
-    the same colour in both. at: a size in bytes, to be marked with the times there (a slider's).
+    the same colour in both, and an algorithm of `ALGORITHM_COLOR` in all figures. at: a size in bytes, to be marked with the times there (a slider's).
     note: a sentence to begin the caption with, such as how many ranks.
     Raises ValueError for nothing to draw, unequal lengths, or values that a logarithm does not have.
     """
@@ -29,7 +39,7 @@ def cost_curves(measured, predicted, title=None, at=None, note=""):
     names = list(dict.fromkeys([*measured, *predicted]))
     if not 1 <= len(names) <= len(RANK_COLORS):
         raise ValueError(f"{len(names)} algorithms: 1 to {len(RANK_COLORS)} can be told apart")
-    color = dict(zip(names, RANK_COLORS, strict=False))
+    color = _colors(names)
     judged = measured or predicted  # whose crossings count
 
     figure, axes = page(4)
@@ -117,6 +127,13 @@ def tp_volume(measured, predicted, title=None, note="", at=None):
             lambda curve: ", ".join(f"{time_in_words(s)} at {n}" for n, s in zip(*curve, strict=True)),
         ),
     )
+
+
+def _colors(names):
+    """{name: colour}: an algorithm's own; any other name gets one that no name here has."""
+    own = {name: ALGORITHM_COLOR[name] for name in names if name in ALGORITHM_COLOR}
+    free = (color for color in RANK_COLORS if color not in own.values())
+    return {name: own.get(name) or next(free) for name in names}
 
 
 def _from_to(curve):
