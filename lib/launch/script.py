@@ -20,7 +20,7 @@ TEMPLATE = '''"""{name}, as a script: {command}"""
 {body}
 
 if __name__ == "__main__":
-    backend.join()  # its device and its process group, by the RANK, WORLD_SIZE, ... that torchrun sets
+    backend.join()  # this rank's device and process group, by RANK, WORLD_SIZE, ... of torchrun
     with ledger.record_to_dir():  # a book of what this rank sends, in $LEDGER_DIR, if that is set
         result = {name}({args})
         if result is not None:
