@@ -7,13 +7,16 @@ import sys
 
 import numpy as np
 import pytest
+from figures import behind
+from matplotlib.colors import to_hex
 from test_plots import SEEN_BY, lab, linear
 
 from lib import plots
 from lib.cost.activations import activation_bytes
 from lib.cost.published import DATA, table
 from lib.cost.state import RECIPES
-from lib.plots.curves import crossings
+from lib.plots.before_after import whose
+from lib.plots.curves import ALGORITHM_COLOR, crossings
 from lib.plots.labels import size_in_words, time_in_words
 from lib.plots.memory import PART_COLOR
 
@@ -26,7 +29,17 @@ GPT3 = {
     )
     for row in table("gpt3_models")
 }
+X = [[10.0**rank * (chunk + 1) for chunk in range(3)] for rank in range(3)]  # rank r's chunk c is (c + 1) 10^r
+COLLECTIVES = [
+    {
+        "reduce": (X[rank], [111.0, 222.0, 333.0] if rank == 0 else []),
+        "all-gather": (X[rank][rank : rank + 1], [1.0, 20.0, 300.0]),
+        "broadcast, unfinished": (X[0] if rank == 0 else [0.0] * 3, X[0] if rank < 2 else [0.0] * 3),
+    }
+    for rank in range(3)
+]
 FIGURES = {
+    "before and after": lambda: plots.before_after(COLLECTIVES),
     "walls": lambda: plots.walls(GPT3, {"A100 or H100": 80e9}),
     "four ways": lambda: plots.four_ways(),
     "curves": lambda: plots.cost_curves({"tree": LATENCY, "ring": BANDWIDTH}, {"ring": BANDWIDTH}),
@@ -52,7 +65,23 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("four ways", ["columns of w", "all-reduce", "T2 and T3"]),
         ("curves", ["tree is the fastest up to 100 KB, ring from 100 KB on", "ring, measured: 1 ms at 1 KB"]),
         ("curves at", ["At 1 MB ring is the fastest: 2 ms, tree 10 ms", "Two ranks."]),
-        ("topology", ["846 to 12 GB/s, a factor of 69", "PCIe 5, inside a node, 8x RTX 5090: 28"]),
+        (
+            "before and after",
+            [
+                "Alike on all ranks afterwards: all-gather. ",
+                "rank 1 from 1.0 1.1 1.2 to none",
+                "to 0.0+1.0+2.0 0.1+1.1+2.1",
+                "rank 2 from nothing nothing nothing to nothing",
+            ],
+        ),
+        (
+            "topology",
+            [
+                "All-reduce bus bandwidth, from NVLink 5 to 1 x 100",
+                "846 to 12 GB/s, a factor of 69",
+                "PCIe 5, inside a node, 8x RTX 5090: 28",
+            ],
+        ),
     ],
 )
 def test_the_alt_text_holds_the_claim_and_the_numbers(name, words):
@@ -127,6 +156,42 @@ def test_without_a_crossing_the_title_says_who_wins():
     assert "ring is the fastest at every size" in plots.cost_curves({"star": slower, "ring": BANDWIDTH}, {}).alt
 
 
+def test_an_algorithm_has_its_colour_whatever_it_is_beside(monkeypatch):
+    def seen(measured, predicted):
+        figure, *_ = behind(lambda: plots.cost_curves(measured, predicted), "curves", monkeypatch)
+        lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == len(SIZES)]
+        return [to_hex(line.get_color()) for line in lines]
+
+    ring, tree = ALGORITHM_COLOR["ring"], ALGORITHM_COLOR["tree"]
+    assert seen({"ring": BANDWIDTH}, {}) == [ring]
+    assert seen({"tree": LATENCY, "ring": BANDWIDTH}, {}) == [tree, ring]
+    predicted_first = seen({"another": LATENCY, "ring": BANDWIDTH}, {"ring": BANDWIDTH, "tree": LATENCY})
+    assert predicted_first[:2] == [ring, tree] and predicted_first[3] == ring
+    assert predicted_first[2] not in (ring, tree)
+    assert (
+        len({ALGORITHM_COLOR[name] for name in ("star", "tree", "ring", "recursive_doubling", "halving_doubling")}) == 5
+    )
+
+
+def test_a_title_of_ones_own_marks_no_takeover(monkeypatch):
+    curves = {"tree": LATENCY, "ring": BANDWIDTH}
+    for title, marks in ((None, 1), ("Another claim", 0)):
+        figure, *_ = behind(lambda title=title: plots.cost_curves(curves, {}, title=title), "curves", monkeypatch)
+        assert sum(line.get_marker() == "D" for line in figure.axes[0].lines) == marks
+
+
+def test_an_axis_of_few_decades_has_more_than_one_number(monkeypatch):
+    flat = (SIZES, [0.02 + s / 1e8 for s in SIZES])
+    figure, *_ = behind(lambda: plots.cost_curves({"ring": flat}, {}), "curves", monkeypatch)
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["20 ms", "50 ms", "100 ms"]
+
+
+def test_a_marked_value_says_whose_it_is():
+    assert [whose(v) for v in (0, 1, 30, 3333, 201.0)] == [
+        {}, {0: 0}, {1: 2}, dict.fromkeys(range(4), 2), {0: 0, 2: 1},
+    ]  # fmt: skip
+
+
 def test_sizes_and_times_read_as_words():
     assert [size_in_words(n) for n in (1, 999, 1000, 65_536, 1e6, 2.5e10, 1e11)] == [
         "1 B", "1 KB", "1 KB", "66 KB", "1 MB", "25 GB", "100 GB",
@@ -152,6 +217,8 @@ def test_every_published_fact_has_its_source():
         (lambda: plots.walls({}, {"A100": 80e9}), "0 models and 1 GPUs"),
         (lambda: plots.walls(GPT3, {}), "5 models and 0 GPUs"),
         (lambda: plots.walls({"x": {"gradient": 1}}, {"A100": 1}), "parts gradient: give .* parts from weights, grad"),
+        (lambda: plots.before_after([{}, {}]), "0 collectives on 2 ranks: 1 to 9 on 2 to 4"),
+        (lambda: plots.before_after([{"mean": ([1.0], [5.5])}] * 2), r"5.5 is no sum of marked values"),
         (lambda: plots.cost_curves({}, {}), "0 algorithms: 1 to 8"),
         (lambda: plots.cost_curves({"ring": ([1, 2], [1.0])}, {}), r"ring: \(2,\) sizes and \(1,\) times"),
         (lambda: plots.cost_curves({}, {"ring": ([], [])}), r"ring: \(0,\) sizes"),

@@ -20,11 +20,12 @@ TEMPLATE = '''"""{name}, as a script: {command}"""
 {body}
 
 if __name__ == "__main__":
-    backend.join()  # this rank's device and its process group, from the RANK, WORLD_SIZE, ... that torchrun sets
-    with ledger.record_to_dir():  # a book of this rank's communication in $LEDGER_DIR, if that is set
+    backend.join()  # this rank's device and process group, by RANK, WORLD_SIZE, ... of torchrun
+    with ledger.record_to_dir():  # a book of what this rank sends, in $LEDGER_DIR, if that is set
         result = {name}({args})
         if result is not None:
-            print(f"[rank {{dist.get_rank()}}] {{result}}\\n", end="", flush=True)  # in one write: ranks share stdout
+            # in one write: ranks share stdout
+            print(f"[rank {{dist.get_rank()}}] {{result}}\\n", end="", flush=True)
     dist.destroy_process_group()
 '''
 NEEDED = {"dist": "import torch.distributed as dist", "backend": "from lib import backend, ledger"}

@@ -21,6 +21,7 @@ with `finish(figure, title, caption, alt)`; to be had as plots.NAME, it is impor
 
 from lib.plots.activation_memory import activation_memory, recompute
 from lib.plots.axis_volume import axis_volume
+from lib.plots.before_after import before_after
 from lib.plots.big_mesh import big_mesh
 from lib.plots.bubbles import bubble_curve
 from lib.plots.capacity import capacity_trade

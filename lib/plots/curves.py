@@ -9,13 +9,25 @@ from lib.plots.draw import above, curves, grid, named_ends, page, ticks
 from lib.plots.labels import capital, in_sentences, lines_in_words, size_in_words, time_in_words
 from lib.plots.style import FAINT, INK, PAPER, RANK_COLORS, finish, styled
 
+ALGORITHM_COLOR = {  # the same in every figure, whatever it is beside
+    "star": RANK_COLORS[0],
+    "tree": RANK_COLORS[1],
+    "ring": RANK_COLORS[2],
+    "flat ring": RANK_COLORS[2],
+    "recursive_doubling": RANK_COLORS[3],
+    "halving_doubling": RANK_COLORS[4],
+    "direct": RANK_COLORS[5],
+    "hierarchical": RANK_COLORS[6],
+}
+
 
 @styled
 def cost_curves(measured, predicted, title=None, at=None, note=""):
     """One colour per algorithm; where another becomes the fastest is marked.
 
     measured, predicted: {"ring": (sizes, seconds), ...}, sizes in bytes, ascending; either may be {}. The same name has
-    the same colour in both. at: a size in bytes, to be marked with the times there (a slider's).
+    the same colour in both, and an algorithm of `ALGORITHM_COLOR` in all figures. at: a size in bytes, to be marked
+    with the times there (a slider's). title: another claim than who is the fastest, which is then not marked.
     note: a sentence to begin the caption with, such as how many ranks.
     Raises ValueError for nothing to draw, unequal lengths, or values that a logarithm does not have.
     """
@@ -29,7 +41,7 @@ def cost_curves(measured, predicted, title=None, at=None, note=""):
     names = list(dict.fromkeys([*measured, *predicted]))
     if not 1 <= len(names) <= len(RANK_COLORS):
         raise ValueError(f"{len(names)} algorithms: 1 to {len(RANK_COLORS)} can be told apart")
-    color = dict(zip(names, RANK_COLORS, strict=False))
+    color = _colors(names)
     judged = measured or predicted  # whose crossings count
 
     figure, axes = page(4)
@@ -38,7 +50,7 @@ def cost_curves(measured, predicted, title=None, at=None, note=""):
     low, high = axes.get_ylim()
     axes.set_ylim(low / 1.5, high)  # room for the labels under the diamonds
     named_ends(axes, ends, 0.056)
-    takeovers = crossings(judged)
+    takeovers = [] if title else crossings(judged)
     for size, seconds, _, _ in takeovers:
         axes.plot([size], [seconds], marker="D", ms=8, mfc=PAPER, mec=INK, mew=1.8, zorder=6)
         axes.annotate(size_in_words(size), (size, seconds), xytext=(5, -8), textcoords="offset points", va="top",
@@ -50,8 +62,10 @@ def cost_curves(measured, predicted, title=None, at=None, note=""):
         above(axes, at, size_in_words(at), color=FAINT)
     axes.set_xlim(min(min(x) for x, _ in judged.values()) / 1.15, max(max(x) for x, _ in judged.values()) * 1.15)
     for axis, words in ((axes.xaxis, size_in_words), (axes.yaxis, time_in_words)):
-        low, high = np.log10(axis.get_view_interval())
-        ticks(axis, [10.0**e for e in range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)], words)
+        low, high = axis.get_view_interval() * (1 - 1e-9, 1 + 1e-9)
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        steps = (1,) if high / low > 50 else (1, 2, 5)
+        ticks(axis, [step * 10.0**e for e in decades for step in steps if low <= step * 10.0**e <= high], words)
     grid(axes)
 
     claim = _claim(judged, takeovers, at)
@@ -122,6 +136,13 @@ def tp_volume(measured, predicted, title=None, note="", at=None, of="a layer", d
             lambda curve: ", ".join(f"{time_in_words(s)} at {n}" for n, s in zip(*curve, strict=True)),
         ),
     )
+
+
+def _colors(names):
+    """{name: colour}: an algorithm's own; any other name gets the last one that no name here has."""
+    own = {name: ALGORITHM_COLOR[name] for name in names if name in ALGORITHM_COLOR}
+    free = (color for color in reversed(RANK_COLORS) if color not in own.values())
+    return {name: own.get(name) or next(free) for name in names}
 
 
 def _from_to(curve):

@@ -12,7 +12,7 @@ WHERE = {"inside": ("inside a node", RANK_COLORS[0]), "between": ("between nodes
 
 @styled
 def topology(title=None):
-    """A dot per link on a logarithmic axis of bandwidth, fastest first, inside a node and between nodes."""
+    """A dot per all-reduce on a logarithmic axis of bus bandwidth, fastest first, inside a node and between nodes."""
     links = sorted(table("links"), key=lambda row: -row["busbw_GBps"])
     fastest, slowest = links[0]["busbw_GBps"], links[-1]["busbw_GBps"]
     figure, axes = page(4)
@@ -29,12 +29,15 @@ def topology(title=None):
         axes.plot([0.74], [height], marker=shape, ms=8, color=color, transform=axes.transAxes)
         axes.text(0.765, height, text, transform=axes.transAxes, va="center", color=color, weight="bold")
     factor = fastest / slowest
-    claim = f"From the fastest link to the slowest: {fastest:.0f} to {slowest:.0f} GB/s, a factor of {factor:.0f}"
+    claim = (
+        f"All-reduce bus bandwidth, from {links[0]['link']} to {links[-1]['link']}: {fastest:.0f} to {slowest:.0f} "
+        f"GB/s, a factor of {factor:.0f}"
+    )
     sources = {row["cite"]: row["source"].split()[0].removeprefix("github.com/") for row in links}
     return finish(
         figure,
         title or claim,
-        "Bus bandwidth is what each GPU of a ring would send per second. Sources on GitHub: "
+        "Bus bandwidth: what each GPU of a ring would send per second to be as fast. Sources on GitHub: "
         + "; ".join(f"{cite} {source}" for cite, source in sorted(sources.items()))
         + ".",
         f"Dots on a logarithmic axis, GB/s. {claim}. "

@@ -1,4 +1,4 @@
-"""Lab 0, section 2: split_rows, split_columns, split_inner and pipeline, four ways to share one product among ranks.
+"""Lab 0, section 3: split_rows, split_columns, split_inner and pipeline, four ways to share one product among ranks.
 
 x (B, K) times w (K, M), or x through four layers (K, K). Each function is judged by what it returns, by what every rank
 multiplied, and by what it gave to be sent.
