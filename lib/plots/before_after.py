@@ -25,11 +25,12 @@ def whose(value):
 
 
 @styled
-def before_after(ranks, title=None):
+def before_after(ranks, title=None, note=""):
     """A panel per collective: each rank's buffer before and after.
 
     ranks: for each rank, {"broadcast": (before, after), ...}, lists of at most 4 marked values (`whose`); 0 is memory
     that holds nothing yet, and an empty list is no buffer, or one that the collective leaves undefined.
+    note: a sentence to end the caption with.
     Raises ValueError for other than 2 to 4 ranks, 1 to 9 collectives, or a value that is not marked.
     """
     names = list(ranks[0]) if ranks else []
@@ -48,9 +49,9 @@ def before_after(ranks, title=None):
         figure,
         title or claim,
         "A row per rank, left before, right after. Colour: whose values; number: which chunk; striped: a sum over "
-        "these ranks. Hollow: memory to be filled. A dash: no buffer, or one left undefined.",
+        f"these ranks. Hollow: memory to be filled. A dash: no buffer, or one left undefined. {note}".rstrip(),
         f"A panel for each of {len(names)} collectives, run on {len(ranks)} ranks; 1.2 stands for chunk 2 of rank 1. "
-        f"{claim}. " + " ".join(f"{capital(name)}: {_in_words(held[name])}." for name in names),
+        f"{claim}. {note} " + " ".join(f"{capital(name)}: {_in_words(held[name])}." for name in names),
     )
 
 
