@@ -32,9 +32,9 @@ def sliders(draw, update, **choices):
     import ipywidgets  # here, because without a kernel to serve them nobody needs widgets
 
     start = inspect.signature(draw).parameters
-    controls = {}
+    controls, words = {}, 1 + 0.6 * max(map(len, choices), default=0)  # em, of the longest name: none is cut
     for name, values in choices.items():
-        look = {"style": {"description_width": "10em"}, "layout": {"width": "34em"}}
+        look = {"style": {"description_width": f"{words:.1f}em"}, "layout": {"width": f"{words + 24:.1f}em"}}
         look |= {"description": name.replace("_", " "), "value": start[name].default}
         if isinstance(start[name].default, str):
             controls[name] = ipywidgets.Dropdown(options=values, **look)

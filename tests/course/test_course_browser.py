@@ -192,6 +192,9 @@ def test_a_slider_moves_the_figure(lab):
     (before,) = until(lab.figures, "the explorer's figure")
     handle = lab.page.locator(".jp-mod-active .jupyter-widgets .noUi-handle").first
     handle.wait_for(timeout=PATIENCE * 1000)
+    names = lab.page.locator(".jp-mod-active .jupyter-widgets .widget-label")
+    cut = "them => them.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+    assert names.count() >= 1 and names.evaluate_all(cut) == []
     handle.focus()
     lab.page.keyboard.press("ArrowRight")
     until(lambda: lab.figures() not in ([], [before]), "another figure")

@@ -36,7 +36,7 @@ def one_batch_fewer(folder):
 def hang(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("dumps"))
     with pytest.raises(launch.RankError) as raised:
-        launch.capture(one_batch_fewer, folder, nproc=3, backend="gloo")
+        launch.capture(one_batch_fewer, folder, nproc=3, backend="gloo", fresh=True)
     return raised.value, folder
 
 
@@ -88,7 +88,7 @@ def test_the_buffers_size_is_read_when_the_process_starts():
             dist.all_reduce(x)
         return [r["nth"] for r in flight._records(pickle.loads(flight._recorder()()) | {"pg_config": flight._groups()})]
 
-    (numbers,) = launch.capture(many, nproc=1, backend="gloo", ledger=False)
+    (numbers,) = launch.capture(many, nproc=1, backend="gloo", ledger=False, fresh=True)
     assert numbers == list(range(11, 2011))
 
 
