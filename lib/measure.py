@@ -14,6 +14,7 @@ patience ends. With LAB_CLAIMS=hold, as where solutions are executed and validat
 LAB_CLAIMS=once there is one try and nobody waits.
 """
 
+import contextlib
 import os
 import textwrap
 import time
@@ -107,28 +108,25 @@ def measure(run: Callable[[], Rounds], *claims: Claim, patience: float = PATIENC
     run() -> {side: (rounds, ...) numbers}, of at least 3 rounds. patience: seconds after which no other try is begun.
     Raises Refuted.
     """
-    once = os.environ.get("LAB_CLAIMS") == "once"
-    if once:
-        found, verdicts, others = _tries(run, claims, 0.0)
-    else:
-        with alone():
-            found, verdicts, others = _tries(run, claims, patience * (TO_HOLD if _all_must_hold() else 1))
+    asked = os.environ.get("LAB_CLAIMS")
+    patience *= {"once": 0, "hold": TO_HOLD}.get(asked, 1)
+    with contextlib.nullcontext() if asked == "once" else alone():
+        found, verdicts, others = _tries(run, claims, patience)
     for claim, (outcome, seen) in zip(claims, verdicts, strict=True):
         if outcome == "holds":
             print(_lines(f"holds: {claim.told(seen)}"))
         elif outcome == "refuted":
             raise Refuted(f"refuted: {claim.told(seen)}")
         else:
-            says = f"could not be measured: {claim.told(seen)}. Other programs used {others:.0%} of the processors"
-            if _all_must_hold():
-                raise Refuted(says)
-            print(_lines(f"{says}: run this cell again when the machine has less to do."))
+            says = f"could not be measured: {claim.told(seen)}"
+            if asked == "hold":
+                raise Refuted(f"{says}; other programs used {others:.0%} of the processors")
+            why = (
+                f"Other programs used {others:.0%} of the processors" if others > BUSY else "The rounds differ too much"
+            )
+            print(_lines(f"{says}. {why}: run this cell again when the machine has less to do."))
             return None
     return found
-
-
-def _all_must_hold():
-    return os.environ.get("LAB_CLAIMS") == "hold"
 
 
 def _tries(run, claims, patience):

@@ -221,11 +221,11 @@ with alone():
 
 @contextlib.contextmanager
 def another_that_measures():
+    """A process that says "in" when it has the machine for itself, and keeps it."""
     process = subprocess.Popen(
         [sys.executable, "-c", MEASURES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout.readline() == "in\n"
         yield process
     finally:
         process.kill()
@@ -240,6 +240,7 @@ def seconds_until(how):
 
 def test_a_run_waits_until_another_process_has_measured_or_is_killed(monkeypatch):
     with another_that_measures() as process:
+        assert process.stdout.readline() == "in\n"
         monkeypatch.setattr(alone, "PATIENCE", 0.2)
         assert seconds_until(alone.among_others) >= 0.2  # and then goes on
         monkeypatch.setattr(alone, "PATIENCE", 60.0)
@@ -248,15 +249,8 @@ def test_a_run_waits_until_another_process_has_measured_or_is_killed(monkeypatch
         assert launch.capture(lambda: 1, nproc=2) == [1, 1]
 
 
-def test_a_measurement_waits_for_the_runs_of_others_and_new_ones_wait_for_it(monkeypatch):
-    with contextlib.ExitStack() as under_way:
-        under_way.enter_context(alone.among_others())
-        process = subprocess.Popen(
-            [sys.executable, "-c", MEASURES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        under_way.callback(process.kill)
-        gate = os.open(os.path.join(tempfile.gettempdir(), alone.GATE), os.O_RDONLY)
-        under_way.callback(os.close, gate)
+def test_a_measurement_waits_for_the_runs_of_others_and_new_ones_wait_for_it(monkeypatch, tmp_path):
+    with alone.among_others(), another_that_measures(), open(tmp_path / alone.GATE) as gate:
         deadline = time.monotonic() + 30
         while alone._try(gate, alone.fcntl.LOCK_SH):  # it has not come to the gate yet
             alone.fcntl.flock(gate, alone.fcntl.LOCK_UN)
@@ -264,7 +258,6 @@ def test_a_measurement_waits_for_the_runs_of_others_and_new_ones_wait_for_it(mon
             time.sleep(0.01)
         monkeypatch.setattr(alone, "PATIENCE", 0.1)
         assert seconds_until(alone.among_others) >= 0.1
-    process.communicate()
 
 
 def test_what_a_measurement_starts_itself_does_not_wait():

@@ -14,6 +14,11 @@ RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "zb-1p", "zb-2p", "zb-v")  # 1f1b with v > 1 is interleaved
 
 
+def slots(layers, pp):
+    """What pp stages share: layers; where pp does not divide them, embedding and vocabulary count as a layer each."""
+    return layers + (2 if layers % pp else 0)
+
+
 @dataclass(frozen=True)
 class Plan:
     """Degrees, batch and memory choices."""
@@ -53,8 +58,7 @@ class Plan:
             )
         if model.heads % self.tp:
             return f"tp {self.tp} does not divide {model.heads} heads"
-        slots = model.layers + (2 if self.v > 1 and model.layers % self.pp else 0)  # as lib.cost.step.split counts
-        if self.pp > model.layers or self.pp * self.v > slots:
+        if self.pp > model.layers or self.pp * self.v > slots(model.layers, self.pp):
             return f"pp {self.pp} x v {self.v} = {self.pp * self.v} stages, but there are {model.layers} layers"
         if self.v > 1 and self.pp == 1:
             return f"v {self.v} stages per rank need a pipeline, but pp is 1"

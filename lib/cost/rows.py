@@ -25,7 +25,7 @@ from typing import NamedTuple
 from lib.cost.described import EXTRAS, SIZES, Unpredictable, known_model, model_of, number, whole
 from lib.cost.hardware import GPU, gpu
 from lib.cost.memory import peak_bytes
-from lib.cost.plan import Plan
+from lib.cost.plan import Plan, slots
 from lib.cost.shapes import Model
 from lib.cost.stacks import Stack, stack_of
 
@@ -167,9 +167,9 @@ def plan_of(row, model, stack, device):
         b = math.gcd(b, batch // dp)
     if v is None:
         v, m = 1, batch // (dp * b)
-        slots = model.layers + (2 if model.layers % pp else 0)  # as lib.cost.step.split counts
-        if stack.interleaves and pp > 1 and slots % pp == 0 and m % pp == 0:
-            v = max(1, slots // pp // 2)
+        shared = slots(model.layers, pp)
+        if stack.interleaves and pp > 1 and shared % pp == 0 and m % pp == 0:
+            v = max(1, shared // pp // 2)
     text = (row.get("recompute") or "").strip()
     words = recompute_words(text)
     if "mlp" in words and "full" not in words and not model.experts:  # in a mixture its few dense layers' alone

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from lib.cost.layer import layer
 from lib.cost.memory import peak_bytes
 from lib.cost.parameters import parameters
-from lib.cost.plan import Plan
+from lib.cost.plan import Plan, slots
 from lib.cost.predict import FITS
 from lib.cost.stacks import DEFAULT_STACK, stacks
 from lib.cost.step import split, step_seconds
@@ -57,10 +57,10 @@ def chunks(layers, pp, m):
     """v: stages on each of pp ranks. More than one only if they are equal, embedding and head counted where pp does not
     divide the layers, and if pp divides the m micro-batches.
     """
-    slots = layers + (2 if layers % pp else 0)
-    if pp == 1 or slots % pp or m % pp:
+    shared = slots(layers, pp)
+    if pp == 1 or shared % pp or m % pp:
         return [1]
-    return [v for v in divisors(slots // pp) if pp * v <= layers]
+    return [v for v in divisors(shared // pp) if pp * v <= layers]
 
 
 def plans(model, gpu, gpus, batch, stack, precision="bf16"):

@@ -22,6 +22,7 @@ from lib.cost.layer import Times, layer
 from lib.cost.matmul import products
 from lib.cost.parameters import parameters
 from lib.cost.parts import expert_ranks
+from lib.cost.plan import slots
 from lib.cost.sharding import exposed, per_rank
 
 OPTIMIZER_BYTES = 40  # weight, momentum, variance: read and written in fp32; gradient read twice; 16-bit weight written
@@ -34,7 +35,7 @@ def split(layers, stages):
     the first stages have one more."""
     if layers % stages == 0:
         return [layers // stages] * stages
-    each, more = divmod(layers + 2, stages)
+    each, more = divmod(slots(layers, stages), stages)
     counts = [each + (stage < more) for stage in range(stages)]
     counts[0] -= 1
     counts[-1] -= 1

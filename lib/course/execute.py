@@ -59,9 +59,8 @@ def run(nb: NotebookNode, folder: Path, cell_timeout: int) -> None:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     try:
-        client.execute(
-            env={**os.environ, "LAB_STATIC": "1", "LAB_CLAIMS": "hold"}, stderr=subprocess.DEVNULL
-        )  # the kernel's own log
+        env = {**os.environ, "LAB_STATIC": "1", "LAB_CLAIMS": "hold"}
+        client.execute(env=env, stderr=subprocess.DEVNULL)  # the kernel's own log
     except (CellExecutionError, CellTimeoutError) as error:
         raise CourseError(f"cell {started[-1].id!r}: {error}") from None
     except DeadKernelError:

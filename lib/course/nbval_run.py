@@ -78,8 +78,7 @@ def run(
         folder = Path(at).resolve()
         book, log = folder / "cells.jsonl", folder / "log.txt"
         env = {NAME: name, "LAB_CELLS": str(book), "LAB_REPORT": str(folder / "report.jsonl"), "LAB_STATIC": "1"}
-        env["LAB_CLAIMS"] = claims
-        env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        env |= {"LAB_CLAIMS": claims, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         runs = folder / "work" / path.name if limits else path
         command = [sys.executable, "-c", START, *OPTIONS, f"--nbval-cell-timeout={cell_timeout:g}"]

@@ -50,9 +50,9 @@ def loss_curves(runs, entropy=None, xlabel="step", title=None, note=""):
     figure, axes = page(3.8)
     apart = _apart(runs)
     same = apart is not None and apart < 1e-3
-    broadest = 9 if same else 6 if _some_are_near(runs) else 1.8
-    for i, (x, y) in enumerate(runs.values()):
-        width = broadest - max(0, broadest - 1.5) * i / (len(runs) - 1)
+    near = same or _some_are_near(runs)
+    broad, narrow = (9 if same else 6, 1.5) if near else (1.8, 1.8)
+    for i, ((x, y), width) in enumerate(zip(runs.values(), np.linspace(broad, narrow, len(runs)), strict=True)):
         axes.plot(x, y, color=RANK_COLORS[i], lw=width, solid_capstyle="butt", zorder=2 + i)
     _dress(axes, runs, entropy, xlabel, 3)
     final = {name: float(y[-1]) for name, (_, y) in runs.items()}
@@ -64,7 +64,8 @@ def loss_curves(runs, entropy=None, xlabel="step", title=None, note=""):
     return finish(
         figure,
         title or claim,
-        f"{note} {'The lines lie on each other, the first the broadest.' * same}".strip() or f"Loss against {xlabel}.",
+        f"{note} {'Where lines lie on each other, the first is the broadest.' * near}".strip()
+        or f"Loss against {xlabel}.",
         f"Line chart of loss against {xlabel}. {claim}. {note} "
         + "; ".join(
             f"{name} falls from {y[0]:.3f} at {x[0]:,} to {y[-1]:.3f} at {x[-1]:,}" for name, (x, y) in runs.items()
