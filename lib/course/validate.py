@@ -3,7 +3,8 @@
 lint              nothing that nbval would pass in silence, nothing that differs from run to run
 generated         labs/ holds exactly what solutions/ generates, and lib/check/fingerprints/ what the checks do now
 solution          nbval passes the solution notebook, and every claim about a measurement holds
-unsolved          the student's notebook runs from top to bottom, scores 0, and only its checks fail
+unsolved          the student's notebook runs from top to bottom, scores 0, and only its checks fail; what no answer
+                  reaches has run with the solution and is left out (reach.py)
 planted errors    the solution graded as a submission earns all points, while a wrong line planted in the stored
                   output of each check makes nbval fail in exactly these cells: so the comparison is alive
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import nbformat
 
-from . import build, lint, merge, nbval_run, notebook
+from . import build, lint, merge, nbval_run, notebook, reach
 from .grade import NOT_WRITTEN, TOTAL_TIMEOUT
 from .notebook import CourseError
 
@@ -89,9 +90,9 @@ def _fingerprints(lab: str) -> list[str]:
 
 def unsolved(root: Path, lab: str, cell_timeout: float) -> list[str]:
     """What the student's notebook does otherwise than fail with 0 points in its checks, and there alone."""
-    path = notebook.lab_path(root, lab)
-    run = nbval_run.run(path, cell_timeout, TOTAL_TIMEOUT)
-    checks = {exercise.check.id for exercise in notebook.exercises(notebook.read(path))}
+    nb = notebook.read(notebook.lab_path(root, lab))
+    checks = {exercise.check.id for exercise in notebook.exercises(nb)}
+    run = _run_copy(nb, reach.reached(nb), cell_timeout)
     wrong = _broken(run)
     for cell in run.cells.values():
         if cell.cell not in checks:
@@ -111,11 +112,16 @@ def planted(solution: nbformat.NotebookNode, cell_timeout: float) -> list[str]:
     wrong = merge.merge(solution, [copy.deepcopy(cell) for cell in solution.cells]).notebook
     for exercise in notebook.exercises(wrong):
         exercise.check.outputs.append(nbformat.v4.new_output("stream", name="stdout", text=PLANTED))
-    with tempfile.TemporaryDirectory(prefix="lab-planted-") as folder:
-        path = Path(folder, "planted.ipynb")
-        notebook.write(wrong, path)
-        run = nbval_run.run(path, cell_timeout, TOTAL_TIMEOUT)
+    run = _run_copy(wrong, wrong.cells, cell_timeout)
     return [*_broken(run), *_not_noticed(solution, run)]
+
+
+def _run_copy(nb: nbformat.NotebookNode, cells: list[nbformat.NotebookNode], cell_timeout: float) -> nbval_run.Run:
+    """What nbval says of a notebook that has these cells of `nb`."""
+    with tempfile.TemporaryDirectory(prefix="lab-copy-") as folder:
+        path = Path(folder, "copy.ipynb")
+        notebook.write(nbformat.v4.new_notebook(cells=cells, metadata=nb.metadata), path)
+        return nbval_run.run(path, cell_timeout, TOTAL_TIMEOUT)
 
 
 def _not_noticed(solution: nbformat.NotebookNode, run: nbval_run.Run) -> Iterator[str]:

@@ -1,0 +1,107 @@
+"""Which cells of a notebook an answer can reach: these are run again where the lab is unsolved.
+
+A cell that reads no answer, and nothing that was made with one, does in the student's notebook what it did in the
+solution. Here only what reads f, or what was made with f, is worth a second run, and the cell that these need:
+
+    answer   def f(x): ...
+    steps    n = 100                     reads no answer, but `mine` reads n
+    mine     losses = train(f, n)        reads f
+    figure   plots.curves(losses)        reads what was made with f
+    given    plots.pipeline(4)           reads neither: left out
+
+Who reads and binds which names is taken from the cell's bytecode, whose order is that of evaluation.
+"""
+
+import ast
+import dis
+from collections.abc import Iterator
+from types import CodeType
+from typing import NamedTuple
+
+from IPython.core.inputtransformer2 import TransformerManager
+from nbformat import NotebookNode
+
+from . import notebook
+
+BRANCHES = (ast.If, ast.For, ast.While, ast.Try, ast.Match)
+
+
+class Names(NamedTuple):
+    """What a cell does with the names of its kernel. reads: those it has not bound before. binds: all that it binds.
+    replaces: what it binds whatever happens, in no branch. imports: what it binds by import. changes: whose content it
+    may change (x[0] = 1, x.y = 1, the statement x.append(1))."""
+
+    reads: set[str]
+    binds: set[str]
+    replaces: set[str]
+    imports: set[str]
+    changes: set[str]
+
+
+def reached(nb: NotebookNode) -> list[NotebookNode]:
+    """The code cells that have a role in grading, those that answers reach, and what all these need, in order."""
+    cells = [cell for cell in nb.cells if cell.cell_type == "code"]
+    names = [names_of(cell.source) for cell in cells]
+    imported = set().union(*(its.imports for its in names))  # no cell changes what these hold
+    names = [its._replace(changes=its.changes - imported) for its in names]
+    kept, made_with = set(), set()
+    for i, cell in enumerate(cells):
+        role, its = notebook.role(cell), names[i]
+        if role == "answer" or (not role and its.reads & made_with):
+            made_with |= its.binds | its.changes
+            kept.add(i)
+        else:
+            made_with -= its.replaces
+            kept |= {i} if role else set()
+    for i in reversed(range(len(cells))):
+        if i in kept:
+            kept.update(j for name in names[i].reads for j in _made_by(name, names[:i]))
+    return [cells[i] for i in sorted(kept)]
+
+
+def _made_by(name: str, names: list[Names]) -> Iterator[int]:
+    """The places of the cells that gave `name` what it holds after all of them: back to the last that replaces it."""
+    for j in reversed(range(len(names))):
+        if name in names[j].binds | names[j].changes:
+            yield j
+        if name in names[j].replaces:
+            return
+
+
+def names_of(source: str) -> Names:
+    """What a cell of this source does with names; of the functions that it defines, what they read of the kernel's."""
+    source = TransformerManager().transform_cell(source)
+    reads, binds = set(), set()
+    for does, name in _in_order(compile(source, "cell", "exec")):
+        if "STORE" in does:
+            binds.add(name)
+        elif name not in binds:
+            reads.add(name)
+    tree = ast.parse(source)
+    simple = [statement for statement in tree.body if not isinstance(statement, BRANCHES)]
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return Names(reads, binds, _stored(simple), _stored(imports), set(_changed(tree)))
+
+
+def _stored(statements: list[ast.stmt]) -> set[str]:
+    return {name for does, name in _in_order(compile(ast.Module(statements, []), "cell", "exec")) if "STORE" in does}
+
+
+def _in_order(code: CodeType) -> Iterator[tuple[str, str]]:
+    """("LOAD_NAME" | "LOAD_GLOBAL" | "STORE_NAME", name) of the module's names, as they come."""
+    for step in dis.get_instructions(code):
+        if isinstance(step.argval, CodeType):
+            yield from ((does, name) for does, name in _in_order(step.argval) if "LOAD" in does)
+        elif step.opname in ("LOAD_NAME", "LOAD_GLOBAL", "STORE_NAME", "STORE_GLOBAL"):
+            yield step.opname, step.argval
+
+
+def _changed(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        called = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        place = node.value.func if called else node
+        if isinstance(place, ast.Attribute | ast.Subscript) and (called or not isinstance(place.ctx, ast.Load)):
+            while isinstance(place, ast.Attribute | ast.Subscript):
+                place = place.value
+            if isinstance(place, ast.Name):
+                yield place.id
