@@ -22,7 +22,7 @@ def kept(*sources, answer="def f(x):\n    return x"):
 @pytest.mark.parametrize(
     ("sources", "want"),
     [
-        (["from lib import plots\nn = 100", "losses = train(f, n)", "plots.curves(losses)", "plots.pipeline(4)"], [0, 1, 2]),
+        (["from lib import plots\nn = 100", "losses = train(f, n)", "plots.curve(losses)", "plots.gpus(4)"], [0, 1, 2]),
         (["def g(x):\n    return f(x)", "y = g(2)", "print(3)"], [0, 1]),
         (["class G:\n    def run(self):\n        return f(1)", "G().run()"], [0, 1]),
         (["y = [f(i) for i in range(3)]", "print(y)"], [0, 1]),

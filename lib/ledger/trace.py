@@ -1,0 +1,94 @@
+"""A ledger as a Chrome trace: a JSON file that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+    process "rank 1"
+      lane "program"          | waits: recv from rank 0 |                  slices: the program stands in a wait
+      lane "operations"            | recv from rank 0      |               slices: posted ... done
+      lane "operations, 2"           | send to rank 2   |                  what is under way at the same time
+                                     ^ an arrow from each send to its receive; flags where a section begins
+
+Source of the format: "Trace Event Format", the document of Chromium's trace viewer: complete events (ph X), flow events
+(s, f), instant events (i) and metadata (M); times in microseconds.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from lib.ledger.book import Entry
+from lib.ledger.match import group_text, ranks_text, say
+from lib.ledger.read import Ledger
+from lib.ledger.source import place
+
+
+def write(ledger: Ledger, path: str | Path) -> int:
+    """Write `ledger` to `path` as a Chrome trace, over what stands there; returns how many operations it shows."""
+    events = [event for rank in range(ledger.world_size) for event in _rank(ledger, rank)]
+    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
+    return len(ledger.entries)
+
+
+def _rank(ledger, rank):
+    last = max((_known_end(entry) for entry in ledger.entries), default=0.0)
+    entries = [entry for entry in ledger.of(rank) if entry.op != "mark"]
+    waits = [(e.wait_from, last if e.wait_to is None else e.wait_to, e) for e in entries if e.wait_from is not None]
+    operations = [(e.posted, last if e.open else _known_end(e), e) for e in entries]
+    yield {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
+    for entry in ledger.of(rank):
+        if entry.op == "mark":
+            yield {"ph": "i", "s": "p", "name": entry.file, "pid": rank, "tid": 0, "ts": _us(entry.posted)}
+    tid = 0
+    for title, intervals in (("program", waits), ("operations", operations)):
+        for number, lane in enumerate(_lanes(intervals), 1):
+            name = title if number == 1 else f"{title}, {number}"
+            yield {"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": name}}
+            for start, end, entry in lane:
+                what = say(entry, at=False).split(" of ")[0]
+                slice_ = {
+                    "ph": "X",
+                    "cat": entry.op,
+                    "pid": rank,
+                    "tid": tid,
+                    "ts": _us(start),
+                    "dur": _us(end - start),
+                }
+                yield slice_ | {"name": f"waits: {what}" if title == "program" else what, "args": _facts(entry)}
+                if title == "operations" and entry.is_message and entry.nth >= 0:
+                    yield _arrow(entry, tid, start, end)
+            tid += 1
+
+
+def _lanes(intervals: list[tuple[float, float, Entry]]) -> Iterator[list]:
+    """Each lane's intervals, of which no two overlap: an interval goes into the first lane that is free by then."""
+    lanes = []
+    for interval in sorted(intervals, key=lambda i: i[0]):
+        free = next((lane for lane in lanes if lane[-1][1] <= interval[0]), None)
+        if free is None:
+            lanes.append(free := [])
+        free.append(interval)
+    return lanes
+
+
+def _arrow(entry, tid, start, end):
+    """One end of the arrow from a send to its receive: the n-th of a channel to the n-th."""
+    ends = {"ph": "s", "ts": _us(start)} if entry.op == "send" else {"ph": "f", "bp": "e", "ts": _us(end)}
+    name = "/".join(map(str, (*entry.channel, entry.nth)))
+    return ends | {"cat": "message", "name": "message", "id": name, "pid": entry.rank, "tid": tid}
+
+
+def _facts(entry):
+    facts = {"line": place(entry.file, entry.line, entry.function), "group": group_text(entry)}
+    facts |= {"elements": entry.numel, "bytes": entry.nbytes, "dtype": entry.dtype, "shape": list(entry.shape)}
+    if entry.via:
+        facts["called by"] = entry.via
+    if entry.open:
+        facts["open"] = f"not finished when {ranks_text([entry.rank])}'s book was read"
+    return facts
+
+
+def _known_end(entry):
+    return max(t for t in (entry.posted, entry.wait_to, entry.done) if t is not None)
+
+
+def _us(seconds):
+    return round(seconds * 1e6, 3)
