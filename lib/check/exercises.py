@@ -8,14 +8,18 @@ from importlib import import_module
 FILES = {
     "lab0": (
         "model_state_bytes", "training_days", "four_splits", "send_recv", "broadcast", "ring_reduce_scatter",
-        "ring_all_gather", "ring_all_reduce", "all_to_all", "all_reduce_time", "hierarchical_all_reduce", "blame",
+        "ring_all_gather", "ring_all_reduce", "all_to_all", "all_reduce_time", "hierarchical_all_reduce",
+        "seconds_lost", "blame",
     ),
     "lab1": (
         "parameter_server_step", "unequal_shards", "naive_data_parallel", "buckets", "overlapped", "accumulate",
         "sample_indices", "loss_scaler",
     ),
     "lab2": ("balance", "relay_step", "gpipe", "one_f_one_b", "weight_stash", "interleaved", "zb_h1"),
-    "lab3": ("f_and_g", "linear_layers", "parallel_attention", "vocabulary", "sequence", "split_state_dict"),
+    "lab3": (
+        "f_and_g", "linear_layers", "parallel_attention", "vocabulary", "sequence", "split_state_dict",
+        "merge_attention",
+    ),
     "lab4": ("rank_state_bytes", "zero1", "zero2", "fsdp", "prefetching_fsdp", "recompute"),
     "lab5": ("gates", "keep", "auxiliary_loss", "dispatch_combine", "expert_parallel", "reduce_gradients"),
     "lab6": ("mesh", "average_over_mesh", "norm_over_mesh", "plan_costs", "choose_plan", "shares", "capstone"),

@@ -175,13 +175,15 @@ def compared(case, what, got, want):
         facts["floats"] = got.is_floating_point()
         return Problem("form", f"{case}: {what}: expected {form_of(want)}, got {form_of(got)}", facts)
     off = (got.double() - want.double()).abs()
-    largest = want.abs().max().item() if want.numel() else 0
-    wrong = (~(off <= TOLERANCE.get(want.dtype, 0) * max(1.0, largest))).nonzero()
+    finite = want[want.isfinite()].abs()
+    largest = finite.max().item() if finite.numel() else 0
+    near = (off <= TOLERANCE.get(want.dtype, 0) * max(1.0, largest)) | (got == want)  # -inf is -inf
+    wrong = (~near).nonzero()
     if not len(wrong):
         return None
     index = tuple(wrong[0].tolist())
     facts["nan"] = got.is_floating_point() and bool(got.isnan().any())
-    facts["narrowed"] = want.dtype == torch.float64 and bool((off <= FLOAT32 * max(1.0, largest)).all())
+    facts["narrowed"] = want.dtype == torch.float64 and bool((near | (off <= FLOAT32 * max(1.0, largest))).all())
     at = f", element {index[0] if len(index) == 1 else index}" if index else ""
     x, y = two(want[index], got[index])
     said = f"\n{rounded_words(want.dtype)}" if facts["narrowed"] else ""

@@ -8,6 +8,7 @@ Formulas
     compute.py        operations per token, and days of training
     data_parallel.py  seconds of a step of data parallelism, and how it scales
     zero.py           what each stage of ZeRO keeps and sends
+    strategies.py     six ways to divide training: which fit, and how long a step waits for them
 
 The model: what a plan costs
     hardware.py shapes.py plan.py stacks.py      GPUs and links, models, plans, software

@@ -1,0 +1,53 @@
+"""Six ways to divide training: counted by hand, and each of them is the best one somewhere."""
+
+import pytest
+
+from lib.cost.strategies import SITUATIONS, Cluster, Model, seconds_lost
+
+WAYS = ("data", "sharded", "tensor", "pipeline", "tensor inside, data across", "tensor inside, pipeline across")
+MODEL = Model(parameters=1000, layers=8, hidden=10, sequence=5)  # A: 100 bytes; gradients 2,000; state 16,000
+SECONDS = 1.0  # of compute on each of 4 GPUs: 6 x 1000 x 12 x 5 / 4 / 90000
+
+
+def cluster(nodes, per_node, memory=16_000):
+    """A message inside a node takes 1 s and 0.01 s per byte, across 2 s and 0.1 s per byte."""
+    return Cluster(nodes, per_node, memory, 90_000, (1.0, 0.01), (2.0, 0.1))
+
+
+def test_two_nodes_of_two_by_hand():
+    assert seconds_lost(MODEL, cluster(2, 2), 12) == pytest.approx({
+        "data": 6 * (2 + 500 * 0.1),
+        "sharded": 9 * (2 + 500 * 0.1),
+        "tensor": 4 * 8 * 12 * 6 * (2 + 25 * 0.1),
+        "pipeline": 24 * (2 + 100 * 0.1) + 3 / 12 * SECONDS,
+        "tensor inside, data across": 4 * 8 * 6 * 2 * (1 + 50 * 0.01) + 2 * (2 + 500 * 0.1),
+        "tensor inside, pipeline across": 4 * 4 * 12 * 2 * (1 + 50 * 0.01) + 24 * (2 + 100 * 0.1) + 1 / 12 * SECONDS,
+    })  # fmt: skip
+
+
+def test_one_gpu_waits_for_nobody():
+    assert seconds_lost(MODEL, cluster(1, 1), 1) == dict.fromkeys(WAYS, 0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "per_node", "memory", "batch", "left_out"),
+    [
+        (2, 2, 16_000, 4, ()),
+        (2, 2, 15_999, 4, {"data"}),
+        (2, 2, 8_000, 4, {"data"}),
+        (2, 2, 7_999, 4, {"data", WAYS[4]}),
+        (2, 2, 4_000, 4, {"data", WAYS[4]}),
+        (2, 2, 3_999, 4, set(WAYS)),
+        (2, 2, 16_000, 3, {"data", "sharded"}),  # four copies for three sequences
+        (2, 2, 16_000, 1, {"data", "sharded", WAYS[4]}),
+        (9, 1, 16_000, 9, {"pipeline", WAYS[5]}),  # nine stages of eight layers
+        (8, 1, 16_000, 8, ()),
+    ],
+)
+def test_what_does_not_fit_is_left_out(nodes, per_node, memory, batch, left_out):
+    assert set(seconds_lost(MODEL, cluster(nodes, per_node, memory), batch)) == set(WAYS) - set(left_out)
+
+
+def test_each_way_is_the_best_in_one_of_the_six_situations():
+    best = [min(lost, key=lost.get) for lost in (seconds_lost(*situation) for situation in SITUATIONS.values())]
+    assert sorted(best) == sorted(WAYS)
