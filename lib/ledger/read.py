@@ -3,6 +3,7 @@
 import glob
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 
@@ -117,12 +118,12 @@ class Ledger:
                 out[entry.rank, entry.peer] += {"messages": 1, "elements": entry.numel, "bytes": entry.nbytes}[unit]
         return out
 
-    def trace(self, path: str) -> None:
+    def trace(self, path: str | Path) -> None:
         """Write a Chrome trace to `path`, for ui.perfetto.dev: each rank's operations, its waits, and whose message."""
         from lib.ledger import trace  # it reads what this file defines
 
         operations = trace.write(self, path)
-        print(f"{path}: {operations} operations of {self.world_size} ranks; open it on https://ui.perfetto.dev")
+        print(f"{Path(path).name}: {operations} operations of {self.world_size} ranks, for https://ui.perfetto.dev")
 
     def sent(self, unit: str = "bytes", rank: int | None = None) -> int:
         """What one rank, or all together, put on the wire by send."""

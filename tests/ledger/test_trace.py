@@ -39,7 +39,7 @@ def book():
 def events(book, tmp_path, capsys):
     path = tmp_path / "run.json"
     book.trace(path)
-    assert capsys.readouterr().out == f"{path}: 9 operations of 3 ranks; open it on https://ui.perfetto.dev\n"
+    assert capsys.readouterr().out == "run.json: 9 operations of 3 ranks, for https://ui.perfetto.dev\n"
     found = json.loads(path.read_text())
     assert set(found) == {"traceEvents", "displayTimeUnit"} and found["displayTimeUnit"] in ("ms", "ns")
     return found["traceEvents"]
