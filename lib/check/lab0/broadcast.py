@@ -96,6 +96,7 @@ EXERCISE = Exercise(
     name="broadcast",
     reference=broadcast,
     measure=CALLS,
+    bonus=True,
     worlds=(WORLD,),
     may_call=s.P2P,
     leaves_out=FUNCTION | NOTHING_GIVEN | IN_PLACE,

@@ -130,6 +130,7 @@ EXERCISE = Exercise(
     name="split_state_dict",
     reference=shards.split_state_dict,
     measure=_measure,
+    bonus=True,
     worlds=(),
     leaves_out={
         "under way": "a pure function, without backward",
