@@ -13,7 +13,7 @@ FILES = {
     ),
     "lab1": (
         "parameter_server_step", "unequal_shards", "naive_data_parallel", "buckets", "overlapped", "accumulate",
-        "sample_indices", "loss_scaler",
+        "sample_indices", "loss_scaler", "outer_step",
     ),
     "lab2": ("balance", "relay_step", "gpipe", "one_f_one_b", "weight_stash", "interleaved", "zb_h1"),
     "lab3": (

@@ -14,6 +14,7 @@ bucketed.py             the same gradients in a few flat buckets                
                         buckets leave while backward still runs                  one per bucket, hidden
 sampler.py              which examples are whose                                 nothing
                         shards of unequal size, ranks that run out of data       and one number
+diloco.py               H steps of each rank's own, then an outer step of all    one per parameter and H steps
 
 The wrappers naive, bucketed and overlapped are used alike, and each takes the all-reduce that it is to use:
 
