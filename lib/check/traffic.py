@@ -102,7 +102,7 @@ def astray(where, case, record):
     """The Problem if the ranks' calls do not fit together, or are for other ranks; of one record."""
     if record["clash"] is not None:
         clash = record["clash"]
-        return Problem("clash", f"{case.name}: {clash.text}", {"case": case} | clash.facts, clash.trace)
+        return Problem("clash", f"{where}: {clash.text}", {"case": case} | clash.facts, clash.trace)
     if record["stray"]:
         op, ranks = record["stray"]
         text = f"{where} called {op or 'what it was given'} on ranks {list(ranks)}, expected {[*case.members]}"
