@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "launch": {"backend", "ledger", "peers"},
     "collectives": LEDGER,
     "measure": {"launch"},
+    "mfu": {"backend"},
     "model": set(),
     "text": set(),
     "splits": COLLECTIVES,

@@ -80,7 +80,7 @@ def test_every_figure_fits_the_page_and_speaks(name):
     ("name", "words"),
     [
         ("loss", ["training falls from 4.60 at step 0 to 2.00 at step 2", "validation", "3.25 nats"]),
-        ("traffic", ["0 to 1 4,000,000", "3 to 0 4,000,000", "only to the next one, 4 MB each"]),
+        ("traffic", ["0 to 1 4,000,000", "3 to 0 4,000,000", "only to the next, 4 MB each"]),
         ("timeline", ["8 ops on ranks 0, 1, 2, 3", "Waiting: rank 0 2.3 ms"]),
         ("waits", ["Deadlock: rank 0 waits for 2, 2 for 1, 1 for 0", "3 to 0"]),
         ("rounds", ["12 messages in 3 rounds", "Round 3: 0 to 1, 1 to 2, 2 to 3, 3 to 0"]),
@@ -178,7 +178,7 @@ def test_a_ranks_colour_is_its_own():
     ("matrix", "claim"),
     [
         (np.zeros((3, 3)), "Nothing was sent"),
-        (RING, "A ring: every rank sends only to the next one, 4 MB each"),
+        (RING, "A ring: a rank sends only to the next, 4 MB each"),
         (np.ones((4, 4)) - np.eye(4), "Every rank sends every other the same: 3 bytes each in all"),
         ([[0, 5, 5], [5, 0, 0], [5, 0, 0]], "A star: every message starts or ends at rank 0"),
         ([[0, 0, 30], [10, 0, 0], [5, 5, 0]], "Rank 0 sends most: 30 bytes, 60% of all"),

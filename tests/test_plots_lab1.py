@@ -72,7 +72,7 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("share", ["over slow from 90% to 10%; over fast from 50% to 5% of the step", "slow: break-even at 8. fast"]),
         ("share", ["Outside the axis: fast at 1,000."]),
         ("underflow", ["fp16: after 100 updates the parameter has not moved", "with a master from 1 to 1.01, 100%"]),
-        ("gradient_range", ["In fp16 30% of the gradients lose digits or become 0; times 8,192, 0.0% do"]),
+        ("gradient_range", ["In fp16 30% of gradients lose digits or become 0; times 8,192, 0.0%"]),
         ("gradient_range", ["100 gradients", "10.00% become 0, 20.0% subnormal, 0.00% inf", "median 2^-10"]),
         ("loss_curves", ["2 runs, one curve: no loss differs by more than 2e-06 of its value", "entropy, 3.250 nats"]),
         ("other batches", ["batch 8 ends lowest, at 3.00; batch 16 at 3.40", "against examples"]),

@@ -133,7 +133,8 @@ def _of_failure(exercise, nproc, error):
     error.ledger = of_exercise(error.ledger, exercise.name)
     failed = in_its_case(error)
     # Where there is one world only, its cases run on groups of it and say on which.
-    where = [failed.case] if failed.case and len(exercise.worlds) == 1 else [_ranks(nproc), failed.case]
+    says_so = len(exercise.worlds) == 1 or failed.case.startswith(_ranks(nproc))
+    where = [failed.case] if failed.case and says_so else [_ranks(nproc), failed.case]
     facts = {"world_size": nproc, "waiting": len(error.waits), "failed": failed, "ledger": error.ledger}
     waits = [] if failed.mismatch else sorted({*failed.waits_in.values()})  # who waits beside a mismatch is chance
     trace = [failed.mismatch, failed.raised, waits, sorted(failed.refusals)]

@@ -58,7 +58,8 @@ def post(sends, receives, group=None):
     """Begin several sends and receives; returns a Pending whose `wait()` ends them all.
 
     Until then no sent tensor may be changed and no received one read. A send to oneself is a copy, made at once.
-    Raises ValueError for a rank that `group` does not have, or a tensor on a device that it does not reach.
+    Raises ValueError for a rank that `group` does not have, a tensor on a device that it does not reach, or a receive
+    from oneself without its send.
     """
     if not sends and not receives:
         return Pending([], [])
@@ -82,6 +83,8 @@ def post(sends, receives, group=None):
     for out, frm in receives:
         check_rank("receive from", frm, world_size)
         if frm == rank:
+            if not to_self:
+                raise ValueError(f"rank {rank} receives from itself, but sends itself nothing: it would wait for ever")
             out.detach().copy_(to_self.pop(0))
             continue
         wire = _ready_to_receive(out, batches)

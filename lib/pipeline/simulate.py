@@ -134,10 +134,11 @@ def _one_per(n, times, what):
     return times
 
 
-def grid(schedule, times=UNIT, message=0):
+def grid(schedule, times=UNIT, message=0, page=100):
     """`schedule` as text, one line per rank, one column per unit of time.
 
     times, message: as in `simulate`, but whole numbers; plots draws the others.
+    page: characters of a line, at most; where that is too few, the rows go on below, under the time at which they do.
     Raises ValueError for times that are not whole, ScheduleError for a schedule that comes to a stand.
     """
     bars = simulate(schedule, times, message).bars
@@ -152,8 +153,13 @@ def grid(schedule, times=UNIT, message=0):
     for rank, action, start, end in bars:
         rows[rank][int(start) : int(end)] = [str(action)] + ["-" * width] * int(end - start - 1)
     names = [f"rank {rank}" for rank in range(len(schedule))]
-    lines = (
-        " ".join([name.ljust(len(names[-1])), *(cell.center(width) for cell in row)])
-        for name, row in zip(names, rows, strict=True)
-    )
+    pages = -(-steps // max(1, (page - len(names[-1])) // (width + 1)))
+    columns = -(-steps // pages)
+    lines = []
+    for first in range(0, steps, columns):
+        lines += [f"from {first} on"] if first else []
+        lines += [
+            " ".join([name.ljust(len(names[-1])), *(cell.center(width) for cell in row[first : first + columns])])
+            for name, row in zip(names, rows, strict=True)
+        ]
     return "\n".join(line.rstrip() for line in lines)

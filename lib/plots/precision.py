@@ -94,8 +94,7 @@ def gradient_range(gradients, scale, title=None, note=""):
     panels[1].set(xlim=(first, last), xlabel="size of a gradient")
     before, after = (fate[name] for name in strips)
     claim = (
-        f"In fp16 {before['lost']:.0%} of the gradients lose digits or become 0; times {scale:,.0f}, "
-        f"{after['lost']:.1%} do"
+        f"In fp16 {before['lost']:.0%} of gradients lose digits or become 0; times {scale:,.0f}, {after['lost']:.1%}"
     )
     return finish(
         figure,

@@ -69,7 +69,7 @@ def traffic_claim(matrix, unit):
         return "Nothing was sent"
     if N > 2 and all(matrix[r].sum() == matrix[r, (r + 1) % N] > 0 for r in range(N)):
         each = f"{most} each" if len(set(sends)) == 1 else f"at most {most}"
-        return f"A ring: every rank sends only to the next one, {each}"
+        return f"A ring: a rank sends only to the next, {each}"
     if (matrix[off] == matrix[off][0]).all() and not matrix[~off].any():
         return f"Every rank sends every other the same: {most} each in all"
     for hub in range(N):

@@ -103,6 +103,18 @@ def test_a_rank_that_the_group_does_not_have_is_named(on_ranks):
         ]
 
 
+def from_oneself_alone():
+    try:
+        p2p.recv(numbers(1), frm=dist.get_rank())
+    except ValueError as error:
+        return str(error)
+
+
+def test_a_receive_from_oneself_needs_its_send(on_ranks):
+    for rank, said in enumerate(on_ranks(from_oneself_alone, nproc=2)):
+        assert said == f"rank {rank} receives from itself, but sends itself nothing: it would wait for ever"
+
+
 def without_a_partner():
     if dist.get_rank() == 0:
         p2p.recv(numbers(1), frm=1)

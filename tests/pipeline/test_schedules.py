@@ -68,6 +68,7 @@ def test_1f1b_as_drawn():
         rank 2  .   .  2F0 2F1  .   .  2B0 --- 2F2 2B1 --- 2F3 2B2 --- 2F4 2B3 ---  .  2B4 ---  .   .   .   .
         rank 3  .   .   .  3F0 3B0 --- 3F1 3B1 --- 3F2 3B2 --- 3F3 3B3 --- 3F4 3B4 ---  .   .   .   .   .   .
         """,
+        page=102,
     )
 
 
@@ -104,6 +105,20 @@ def test_equal_times_take_a_column_each_and_a_message_takes_columns_too():
         times={"F": 1, "B": 1},
         message=1,
     )
+
+
+def test_a_grid_that_is_wider_than_a_page_goes_on_below():
+    is_drawn(
+        gpipe(2, 8),
+        """
+        rank 0 0F0 0F1 0F2 0F3 0F4 0F5 0F6 0F7  .   .   .  0B0 --- 0B1
+        rank 1  .  1F0 1F1 1F2 1F3 1F4 1F5 1F6 1F7 1B0 --- 1B1 --- 1B2
+        from 14 on
+        rank 0 --- 0B2 --- 0B3 --- 0B4 --- 0B5 --- 0B6 --- 0B7 ---
+        rank 1 --- 1B3 --- 1B4 --- 1B5 --- 1B6 --- 1B7 ---  .   .
+        """,
+    )
+    assert max(map(len, grid(one_f_one_b(8, 16)).splitlines())) <= 100
 
 
 def test_a_grid_has_whole_columns():

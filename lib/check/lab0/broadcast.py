@@ -92,6 +92,12 @@ def _value(fits):
     return lambda p: p.kind == "value" and fits(p.facts)
 
 
+def _wrong_root(p):
+    """Did the root receive: another tensor than its own, or from itself? Not only where a group has other ranks."""
+    received = _value(lambda f: f["case"].root in f["wrong"])(p) or s.refused("to itself")(p)
+    return received and not s.mixed_up_ranks(p)
+
+
 EXERCISE = Exercise(
     name="broadcast",
     reference=broadcast,
@@ -114,6 +120,12 @@ EXERCISE = Exercise(
             "the caller's tensor must hold the root's values: receive into `tensor` itself.",
         ),
         Hint(
+            "rank 0 as the root",
+            _wrong_root,
+            "the tree starts at rank 0 and not at `src`. Number the ranks from the root, v = (rank - src) mod N, "
+            "build the tree on v, and translate back, rank = (v + src) mod N.",
+        ),
+        Hint(
             "ranks of the world, not of the group",
             s.whose_ranks,
             "a peer lies outside the group. Count within the group: dist.get_rank(group), dist.get_world_size(group), "
@@ -121,12 +133,6 @@ EXERCISE = Exercise(
             "call.",
         ),
         s.nothing_there(CASES),
-        Hint(
-            "rank 0 as the root",
-            _value(lambda f: f["case"].root in f["wrong"]),
-            "the tree starts at rank 0 and not at `src`. Number the ranks from the root, v = (rank - src) mod N, "
-            "build the tree on v, and translate back, rank = (v + src) mod N.",
-        ),
         Hint(
             "nothing is delivered",
             _value(lambda f: len(f["wrong"]) == f["case"].world_size - 1 and f["source"] == f["rank"]),

@@ -104,6 +104,12 @@ EXERCISE = Exercise(
             "Post both at once with dist.batch_isend_irecv, and wait for them afterwards.",
         ),
         Hint(
+            "a send that nobody waits for",
+            lambda p: p.kind == "timeout" and "recv" in s.failed(p).waits_in.values(),
+            "a rank waits for a message that another has begun to send and then left behind: it is on its way only "
+            "while its sender keeps it. Keep what dist.isend returns, and call .wait() on it before you return.",
+        ),
+        Hint(
             "an order that only some patterns allow",
             s.hung,
             "your order of send and receive works for neighbours, but here two ranks that wait for each other chose "

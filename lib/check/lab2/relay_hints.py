@@ -119,6 +119,9 @@ HINTS = (
     Hint("right on two ranks only", left(lambda a: 0 < a.rank < a.p - 1),
          "a rank in the middle does all four: it receives x and sends y on, then receives the gradient of y and "
          "sends back that of x."),
+    Hint("no gradient received", left(lambda a: a.should == ("recv", a.rank + 1) and a.did is None),
+         "the next rank sends back dL/dy, and nobody takes it. Every rank but the last receives it and begins its "
+         "backward with it: y.backward(p2p.recv(torch.empty_like(y), rank + 1, group))."),
     Hint("no gradient sent back", left(lambda a: a.should == ("send", a.rank - 1) and a.did is None),
          "after its backward every rank but the first sends x.grad to the previous one, which waits for it."),
     Hint("the wrong neighbour", left(lambda a: a.did is not None),

@@ -44,6 +44,19 @@ def always_from_rank_0(tensor, src, group=None):
     _tree(tensor, 0, group)
 
 
+def forgets_the_way_back(tensor, src, group=None):
+    """Numbers the ranks from 0, and translates as if from the root: the root receives from itself."""
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    distance = 1
+    while distance < world_size:
+        if rank < distance and rank + distance < world_size:
+            p2p.send(tensor, (rank + distance + src) % world_size, group)
+        elif distance <= rank < 2 * distance:
+            p2p.recv(tensor, (rank - distance + src) % world_size, group)
+        distance *= 2
+    return tensor
+
+
 def passes_on_too_early(tensor, src, group=None):
     """Every rank hands its tensor to the right at once; only the root's neighbour gets the root's."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
@@ -170,6 +183,7 @@ WRONG = {
     only_the_neighbour: "only part of the tree",
     a_round_too_few: "only part of the tree",
     always_from_rank_0: "rank 0 as the root",
+    forgets_the_way_back: "rank 0 as the root",
     passes_on_too_early: "sent before it came",
     powers_of_two_only: "a receive without its send",
     without_modulo: "ranks of the world, not of the group",

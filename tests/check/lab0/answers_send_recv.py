@@ -62,6 +62,15 @@ def returns_its_own(tensor, to, frm):
     return tensor
 
 
+def leaves_its_send(tensor, to, frm):
+    if to == dist.get_rank():
+        return tensor.clone()
+    out = torch.empty_like(tensor)
+    dist.isend(tensor, to)
+    dist.recv(out, frm)
+    return out
+
+
 def receives_into_the_input(tensor, to, frm):
     if to == dist.get_rank():
         return tensor.clone()
@@ -152,6 +161,7 @@ WRONG = {
     forgets_to_receive: "nothing was written",
     sends_to_itself: "a message to itself",
     batches_to_itself: "a message to itself",
+    leaves_its_send: "a send that nobody waits for",
     not_written: "not written",
 }
 

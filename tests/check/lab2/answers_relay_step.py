@@ -96,6 +96,7 @@ EDITS = (
     ("right on two ranks only", edit("if rank < last", "if rank == 0 and last")
             .then(LOSS, "loss = loss_fn(y, target) if rank == last else y.sum()")),
     ("right on two ranks only", edit(LAST, LAST.replace("rank > 0", "rank == last > 0"))),
+    ("no gradient received", edit(BACKWARD, "y.sum().backward()")),
     ("no gradient sent back", edit(LAST, LAST.replace("rank > 0", "0 < rank < last"))),
     ("waits too early",
             edit(f"{SEND}\n        {BACKWARD}", f"grad = {GRAD_Y}\n        {SEND}; y.backward(grad)")),
