@@ -7,7 +7,7 @@
 
 import numpy as np
 
-from lib.plots.draw import grid, named_ends, page
+from lib.plots.draw import grid, named_ends, numbers, page
 from lib.plots.labels import few
 from lib.plots.style import PAPER, RANK_COLORS, finish, styled
 
@@ -39,10 +39,11 @@ def seed_differences(steps, losses, against, here=None, title=None, note=""):
     every = [0.0, *(v for of in apart.values() for v in of.flat), *(v for _, y in here.values() for v in y)]
     room = 0.05 * (max(every) - min(every))
     axes.set(xlim=(steps[0], steps[-1]), ylim=(min(every) - room, max(every) + room), xlabel="step",
-             ylabel=f"validation loss, minus {against}'s (nats)")  # fmt: skip
+             ylabel=f"loss minus {against}'s (nats)")  # fmt: skip
     ends = [(f"{run} {of[:, -1].mean():+.3f}", of[:, -1].mean(), color[run]) for run, of in apart.items()]
     named_ends(axes, [(against, 0.0, RANK_COLORS[0]), *ends], 0.075)
     grid(axes, "y")
+    numbers(axes.xaxis)
     seeds = len(losses[against])
     found = {run: of[:, -1] for run, of in apart.items()}
     claim = f"After {steps[-1]:,} steps, against {against}: " + "; ".join(
@@ -53,7 +54,7 @@ def seed_differences(steps, losses, against, here=None, title=None, note=""):
     return finish(
         figure,
         title or claim,
-        f"{note} Line: the mean of {seeds} seeds. Band: from the least to the largest.{dots}",
+        f"{note} Validation. Line: the mean of {seeds} seeds. Band: from the least to the largest.{dots}",
         f"Validation loss minus that of {against} with the same seed, against steps. {claim}. {note} " + " ".join(told),
     )
 
