@@ -21,6 +21,14 @@ POINTS = {
 }
 ROWS = [[4, 2, 2], [3, 4, 1], [5, 2, 1]]
 CURVES = {"tokens dropped": ([0.5, 1, 2], [0.5, 0.25, 0.0]), "slots empty": ([0.5, 1, 2], [0.0, 0.25, 0.5])}
+IN_A_ROW = [("compute", 0.0, 0.1, "shared A"), ("wire", 0.1, 0.2, "dispatch A"), ("compute", 0.2, 0.3, "experts A")]
+BESIDE = [("compute", 0.0, 0.1, "shared A"), ("wire", 0.0, 0.1, "dispatch A"), ("wire", 0.1, 0.2, "combine B")]
+SEEDS = {  # (seeds, steps)
+    "dense": [[3.0, 2.0, 1.5], [3.1, 2.2, 1.7]],
+    "8 experts": [[3.1, 1.9, 1.4], [3.0, 2.1, 1.4]],
+    "32 experts": [[3.2, 1.9, 1.2], [3.2, 2.1, 1.4]],
+}
+HERE = {"8 experts": ([50, 100], [0.2, -0.05])}
 FIGURES = {
     "load": lambda: plots.expert_load([COLLAPSE, EVEN], ["no balancing", "balanced"], note="4 experts."),
     "load and capacity": lambda: plots.expert_load([COLLAPSE], ["no balancing"], capacity=1.2),
@@ -29,6 +37,8 @@ FIGURES = {
     "sparse": lambda: plots.sparse_layer(POINTS, note="One layer."),
     "exchange": lambda: plots.exchange_matrix(ROWS),
     "capacity": lambda: plots.capacity_trade(CURVES, at=1.5, note="8 experts."),
+    "exchange beside": lambda: plots.prefetch_timeline({"in a row": IN_A_ROW, "beside": BESIDE}, note="Two ranks."),
+    "seeds": lambda: plots.seed_differences([50, 100, 150], SEEDS, "dense", HERE, note="Two seeds."),
     "capacity measured": lambda: plots.capacity_trade(CURVES, {"tokens dropped": ([1, 2], [0.3, 0.01])}),
 }
 
@@ -56,6 +66,10 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("sparse", ["64 experts: 64 times the parameters that a token uses", "D 512: 4 million operations, 2 million"]),
         ("exchange", ["Rank 0's experts get 12 of 24 rows, 1.5 times their share", "0 to 1 2"]),
         ("capacity", ["Capacity factor 1.5: 12.5% of tokens dropped, 37.5% of slots empty", "50.0% at 0.5"]),
+        ("exchange beside", ["Beside: 200 ms instead of 300, 50% of communication hidden"]),
+        ("seeds", ["After 150 steps, against dense: 8 experts -0.300 to -0.100; 32 experts -0.300 to -0.300"]),
+        ("seeds", ["Two seeds.", "32 experts: +0.150 (+0.100 to +0.200) at 50"]),
+        ("seeds", ["8 experts: +0.000 (-0.100 to +0.100) at 50, -0.100 (-0.100 to -0.100) at 100"]),
         ("capacity measured", ["Tokens dropped: 50.0% at 0.5, 0.0% at 2", "tokens dropped, measured: 30.0% at 1"]),
     ],
 )  # fmt: skip
@@ -119,6 +133,14 @@ def test_points_lie_where_they_are_and_dense_ones_on_the_line(drawn):
         assert list(zip(found.get_xdata(), found.get_ydata(), strict=True)) == list(of_kind.values())
 
 
+def test_a_label_keeps_clear_of_the_next_point(monkeypatch):
+    near = {"a": {"left": (4e6, 16e6), "right": (5e6, 10e6), "far": (64e6, 9e6)}}
+    figure, *_ = behind(lambda: plots.sparse_layer(near), "sparse", monkeypatch)
+    assert {text.get_text(): text.get_ha() for text in figure.axes[0].texts} == {
+        "left": "right", "right": "left", "far": "left",
+    }  # fmt: skip
+
+
 def test_an_exchange_is_the_traffic_matrix_with_another_claim():
     assert plots.exchange_matrix(ROWS, title="x").png == plots.traffic_matrix(ROWS, "rows", title="x").png
     assert plots.exchange_matrix([[1, 1], [1, 1]]).alt.startswith("Even: every rank's experts get 2 rows.")
@@ -129,6 +151,19 @@ def test_predicted_is_dashed_and_measured_solid(drawn):
     lines = figure.axes[0].lines
     assert [line.is_dashed() for line in lines] == [True, True, False]
     assert list(lines[2].get_ydata()) == pytest.approx([30, 1])
+
+
+def test_differences_are_taken_seed_by_seed(drawn):
+    figure, title = drawn("seeds", "seeds")
+    (axes,) = figure.axes
+    bands = [c.get_paths()[0].vertices for c in axes.collections]
+    of_8, dots, of_32, none, zero = axes.lines
+    assert list(of_8.get_ydata()) == pytest.approx([0, -0.1, -0.2]) and list(zero.get_ydata()) == [0, 0]
+    assert list(of_32.get_ydata()) == pytest.approx([0.15, -0.1, -0.3]) and len(none.get_xdata()) == 0
+    assert [list(dots.get_xdata()), list(dots.get_ydata())] == [[50, 100], [0.2, -0.05]]
+    assert {(x, round(y, 6)) for x, y in bands[0]} >= {(50, 0.1), (50, -0.1), (150, -0.1), (150, -0.3)}
+    low, high = axes.get_ylim()
+    assert low < -0.3 and high > 0.2 and "dense" in title
 
 
 def test_the_expected_share_is_that_of_all_ways_to_choose():
@@ -165,6 +200,9 @@ def test_more_slots_drop_less_and_skew_drops_more():
         (lambda: plots.sparse_layer({"a": {"b": (0, 1)}}), r"b: \(0, 1\) is not \(operations per token, parameters\)"),
         (lambda: plots.exchange_matrix([[1, 2]]), r"got shape \(1, 2\)"),
         (lambda: plots.exchange_matrix([[-1]]), "none below 0"),
+        (lambda: plots.seed_differences([1, 2], SEEDS, "wide"), "runs dense, 8 experts, 32 experts against wide"),
+        (lambda: plots.seed_differences([1, 2], SEEDS, "dense"), r"losses \{\(2, 3\)\} at 2 steps"),
+        (lambda: plots.seed_differences([1, 2, 3], SEEDS, "dense", {"64": ([1], [0])}), "dots of 64"),
         (lambda: plots.capacity_trade({}), "predicted nothing, measured nothing"),
         (lambda: plots.capacity_trade({"a": ([1], [2])}), "a: 1 factors and 1 shares"),
         (lambda: plots.capacity_trade(CURVES, {"b": ([1], [0])}), "measured b: predict 1 to 8"),

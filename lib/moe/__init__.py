@@ -19,6 +19,8 @@ limited.py          experts on at most M ranks a token (DeepSeek-V2)        each
 gradients.py        experts beside data parallelism                         the experts' gradients over their copies,
                                                                             the others over all ranks
 gpt.py              a GPT whose every other MLP is a mixture                as its layers
+seeds.py            mixture against dense, three seeds, stored:             nothing
+                    seeds.json, made by `python -m lib.moe`
 
 n tokens of one set, D hidden, E experts, k choices a token, C slots per expert and set, m kept pairs, ep ranks.
 
@@ -26,7 +28,7 @@ A set is what is routed together: the tokens of one call, of one rank (GShard ca
 compute is what one process computes that calls the layer once per rank's tokens, drops included.
 """
 
-from lib.moe.balance import Bias, auxiliary_loss, z_loss
+from lib.moe.balance import Bias, SigmoidBias, auxiliary_loss, z_loss
 from lib.moe.capacity import Routing, capacity, dropped, keep, send_on
 from lib.moe.choice import Choice, best, load
 from lib.moe.correlated import CorrelatedGate, together
@@ -42,8 +44,8 @@ from lib.moe.limited import OncePerRankMoE, limited_gate
 
 __all__ = [
     "Bias", "Choice", "CorrelatedGate", "ExpertParallelMoE", "MoE", "MoEGPT", "OncePerRankMoE", "Routing",
-    "Statistics", "auxiliary_loss", "best", "capacity", "combine", "combine_einsum", "dispatch", "dispatch_einsum",
-    "dropped", "exchange_counts", "exchange_rows", "expert_choice", "expert_parallel_gpt", "expert_parameters",
-    "experts_take", "gshard_gate", "keep", "limited_gate", "load", "reduce_gradients", "run_experts", "send_on",
-    "switch_gate", "together", "top_k_gate", "transpose_blocks", "uniforms", "z_loss",
+    "SigmoidBias", "Statistics", "auxiliary_loss", "best", "capacity", "combine", "combine_einsum", "dispatch",
+    "dispatch_einsum", "dropped", "exchange_counts", "exchange_rows", "expert_choice", "expert_parallel_gpt",
+    "expert_parameters", "experts_take", "gshard_gate", "keep", "limited_gate", "load", "reduce_gradients",
+    "run_experts", "send_on", "switch_gate", "together", "top_k_gate", "transpose_blocks", "uniforms", "z_loss",
 ]  # fmt: skip

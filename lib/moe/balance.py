@@ -8,6 +8,7 @@ die, and capacity drops the rest of the tokens.
                                              where f follows P; all on one expert: E
     z_loss           mean_t (log sum_e exp(z_te))^2     keeps logits small, where softmax and 16 bits are exact
     Bias             b_e up where e has less than its share, down where it has more; b picks, and weighs nothing
+    SigmoidBias      the same with sigmoid(z_e) for p_e: no expert's score depends on the other experts' logits
 
 f counts, and a count has no gradient: the gradient goes through P, with f_e as its price. An expert asked for twice as
 often pushes its probabilities down twice as hard. A loss pulls at the router for a reason that is not the text's; a
@@ -15,8 +16,9 @@ bias does not, it only decides who is picked.
 
 n tokens of one set, E experts, k choices a token, z logits, b (E,) biases, u the step of a bias.
 
-Sources: Switch (Fedus et al. 2021, equations 4 to 6; GShard's is 1/E^2 of it); z-loss: ST-MoE (Zoph et al. 2022); Bias:
-Wang et al. 2024 (Algorithm 1; its p is a sigmoid of each logit, where ours is the softmax of all), used by DeepSeek-V3.
+Sources: Switch (Fedus et al. 2021, equations 4 to 6; GShard's is 1/E^2 of it, and counts first choices, too; Megatron
+Core, Mixtral and DeepSeek count all k); z-loss: ST-MoE (Zoph et al. 2022); Bias: Wang et al. 2024 (Algorithm 1);
+SigmoidBias: DeepSeek-V3 (DeepSeek-AI 2024, equations 12 to 16), which multiplies the weights by 2.5 besides.
 """
 
 import torch
@@ -70,3 +72,17 @@ class Bias(nn.Module):
         requested = requested.double()
         # b_e <- b_e + u sign(mean - requested_e)
         self.b += self.u * (requested.mean() - requested).sign()
+
+
+class SigmoidBias(Bias):
+    """DeepSeek-V3's gate: the k best by s + b are chosen, s = sigmoid(logits); the weights are their s, renormalised.
+
+    Arguments and `update` are those of Bias. `probabilities` are s as parts of each token's sum of s.
+    """
+
+    def forward(self, logits):
+        s = logits.sigmoid()  # (n, E)
+        experts = best(s + self.b, self.k)  # (n, k)
+        g = s.gather(1, experts)  # (n, k)
+        # w_i = s_i / (s_1 + ... + s_k)
+        return Choice(experts, g / g.sum(-1, keepdim=True), s / s.sum(-1, keepdim=True))

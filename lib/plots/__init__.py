@@ -45,6 +45,7 @@ from lib.plots.published import predicted_against_measured, topology
 from lib.plots.ring_work import ring_attention_work
 from lib.plots.routing import routing
 from lib.plots.scaling import communication_share, scaling
+from lib.plots.seeds import seed_differences
 from lib.plots.shardings import shardings
 from lib.plots.sparse import sparse_layer
 from lib.plots.stage_cut import stage_cut, stage_loads

@@ -18,6 +18,10 @@ COLOR = {
     "update": OP_COLOR["W"],
     "gather": OP_COLOR["collective"],
     "reduce": "#9a6fb5",
+    "experts": OP_COLOR["F"],
+    "shared": OP_COLOR["W"],
+    "dispatch": OP_COLOR["collective"],
+    "combine": "#9a6fb5",
 }
 
 
@@ -27,7 +31,8 @@ def prefetch_timeline(steps, title=None, note=""):
 
     steps: {"FSDP": [(lane, begin, end, label), ...], "prefetching": [...]} of one rank, in seconds; 1 to 3 of them.
     lane: "compute" or "wire". label: what it does and with which unit: "forward 0", "backward 0", "update",
-    "gather 0", "reduce 0"; the unit is written in the box. note: a sentence to begin the caption with.
+    "gather 0", "reduce 0"; of a mixture of experts "experts A", "shared A", "dispatch A", "combine A" for half batch A;
+    the unit is written in the box. note: a sentence to begin the caption with.
     Raises ValueError for another number of steps, an empty one, another lane or label, an end before its begin.
     """
     if not 1 <= len(steps) <= 3 or not all(steps.values()):

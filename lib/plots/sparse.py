@@ -30,8 +30,9 @@ def sparse_layer(points, title=None, note=""):
         axes.plot(*zip(*of_kind.values(), strict=True), color=color, lw=0, marker=marker, ms=8, mec=PAPER, zorder=3,
                   label=kind)  # fmt: skip
         for label, point in of_kind.items():
-            axes.annotate(label.replace(", ", "\n"), point, xytext=(8, -6), textcoords="offset points", va="center",
-                          size=9, color=color, weight="bold", zorder=4)  # fmt: skip
+            side, ha = (-1, "right") if _in_the_way(point, [other for _, other in every]) else (1, "left")
+            axes.annotate(label.replace(", ", "\n"), point, xytext=(8 * side, -6), textcoords="offset points",
+                          va="center", ha=ha, size=9, color=color, weight="bold", zorder=4)  # fmt: skip
     axes.set(xlim=(low, high), ylim=(min(min(y), low / PER_PARAMETER) / 1.3, max(y) * 1.9))
     for axis in (axes.xaxis, axes.yaxis):
         numbers(axis, _amount)
@@ -51,6 +52,12 @@ def sparse_layer(points, title=None, note=""):
             for label, (operations, parameters) in of_kind.items()
         ),
     )
+
+
+def _in_the_way(point, others):
+    """Is one of the others where a label to the right of the point would be: near it, to the right and below?"""
+    (x, y), far = point, 2.0  # times as much
+    return any(x < other_x < far * x and y / far < other_y < y for other_x, other_y in others)
 
 
 def _amount(value):

@@ -96,7 +96,7 @@ def exchange_matrix(rows, title=None):
     else:
         claim = (
             f"Rank {busiest}'s experts get {got[busiest]:,} of {rows.sum():,} rows, "
-            f"{got[busiest] / got.mean():.2g} times their share"
+            f"{amount(got[busiest] / got.mean())} times their share"
         )
     drawing = traffic_matrix(rows, "rows", title or claim)
     return dataclasses.replace(drawing, alt=f"{claim}. {drawing.alt}")

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lib.moe import Bias, auxiliary_loss, best, load, switch_gate, z_loss
+from lib.moe import Bias, SigmoidBias, auxiliary_loss, best, load, switch_gate, z_loss
 
 
 def draw(seed, *shape, dtype=torch.float64):
@@ -121,3 +121,21 @@ def test_the_bias_balances_without_touching_the_router():
     for _ in range(300):
         gate.update(load(gate(logits).experts, n_experts))
     assert share().max() < 1.25 and share().min() > 0.75
+
+
+def test_sigmoid_gates_by_hand():
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]], dtype=torch.float64, requires_grad=True)
+    gate = SigmoidBias(4, k=2)
+    s = logits.detach().sigmoid()[0]  # .88 .73 .50 .27
+    choice = gate(logits)
+    assert choice.experts.tolist() == [[0, 1]]
+    assert torch.allclose(choice.weights[0], s[:2] / (s[0] + s[1]))
+    assert torch.allclose(choice.probabilities[0], s / s.sum())
+    gate.b += torch.tensor([-0.4, 0.0, 0.1, 0.0])  # s + b: .48 .73 .60 .27: the bias picks, and weighs nothing
+    choice = gate(logits)
+    assert choice.experts.tolist() == [[1, 2]]
+    assert torch.allclose(choice.weights[0], s[1:3] / (s[1] + s[2]))
+    choice.weights[0, 0].backward()
+    assert logits.grad[0, 1] > 0 > logits.grad[0, 2] and logits.grad[0, 0] == logits.grad[0, 3] == 0
+    gate.update(torch.tensor([0, 4, 4, 0]))
+    assert torch.allclose(gate.b, torch.tensor([-0.399, -0.001, 0.099, 0.001]))

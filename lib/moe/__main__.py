@@ -1,0 +1,6 @@
+"""`python -m lib.moe`: train the runs of seeds.py with three seeds, and store their validation losses; ten minutes."""
+
+from lib.moe.seeds import store
+
+if __name__ == "__main__":
+    store()

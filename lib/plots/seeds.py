@@ -1,0 +1,64 @@
+"""Runs against one of them, seed by seed: is a difference larger than what seeds make?
+
+0 |=================== dense              line: the mean over the seeds of (run - dense), same seed, same step
+  |  ````----.....____                    band: from the least seed to the largest
+  |          o        ```` 8 experts      dot: a run made here
+"""
+
+import numpy as np
+
+from lib.plots.draw import grid, named_ends, numbers, page
+from lib.plots.labels import few
+from lib.plots.style import PAPER, RANK_COLORS, finish, styled
+
+
+@styled
+def seed_differences(steps, losses, against, here=None, title=None, note=""):
+    """Loss minus that of the run `against` with the same seed, over steps: a line and a band per other run.
+
+    steps: (n,). losses: {run: (seeds, n) nats per character}, `against` among them and 1 to 4 others.
+    here: {run: (steps, differences)} of runs made here, drawn as dots. note: a sentence to begin the caption with.
+    Raises ValueError for another number of runs, other shapes than (seeds, n), or dots of a run that is not drawn.
+    """
+    here, losses = here or {}, {run: np.asarray(of, dtype=float) for run, of in losses.items()}
+    others = [run for run in losses if run != against]
+    if against not in losses or not 1 <= len(others) <= 4 or not {*here} <= {*others}:
+        raise ValueError(f"runs {', '.join(losses)} against {against}, dots of {', '.join(here) or 'none'}: give that "
+                         "run, 1 to 4 others, and dots of those")  # fmt: skip
+    shapes = {of.shape for of in losses.values()}
+    if shapes != {(len(losses[against]), len(steps))} or len(steps) < 2:
+        raise ValueError(f"losses {shapes} at {len(steps)} steps: give (seeds, steps) of each run, 2 steps or more")
+    apart = {run: losses[run] - losses[against] for run in others}
+    color = dict(zip(others, RANK_COLORS[1:], strict=False))
+    figure, axes = page(3.9)
+    for run, of in apart.items():
+        axes.fill_between(steps, of.min(0), of.max(0), color=color[run], alpha=0.25, lw=0, zorder=2)
+        axes.plot(steps, of.mean(0), color=color[run], zorder=3)
+        axes.plot(*here.get(run, ([], [])), lw=0, marker="o", ms=6, mfc=PAPER, mec=color[run], mew=1.8, zorder=4)
+    axes.axhline(0, color=RANK_COLORS[0], lw=1.6, zorder=2)
+    every = [0.0, *(v for of in apart.values() for v in of.flat), *(v for _, y in here.values() for v in y)]
+    room = 0.05 * (max(every) - min(every))
+    axes.set(xlim=(steps[0], steps[-1]), ylim=(min(every) - room, max(every) + room), xlabel="step",
+             ylabel=f"loss minus {against}'s (nats)")  # fmt: skip
+    ends = [(f"{run} {of[:, -1].mean():+.3f}", of[:, -1].mean(), color[run]) for run, of in apart.items()]
+    named_ends(axes, [(against, 0.0, RANK_COLORS[0]), *ends], 0.075)
+    grid(axes, "y")
+    numbers(axes.xaxis)
+    seeds = len(losses[against])
+    found = {run: of[:, -1] for run, of in apart.items()}
+    claim = f"After {steps[-1]:,} steps, against {against}: " + "; ".join(
+        f"{run} {of.min():+.3f} to {of.max():+.3f}" for run, of in list(found.items())[:2]
+    )
+    dots = " Dots: made here." * bool(here)
+    told = [f"{run}: {', '.join(_at(steps[i], of[:, i]) for i in few(len(steps)))}." for run, of in apart.items()]
+    return finish(
+        figure,
+        title or claim,
+        f"{note} Validation. Line: the mean of {seeds} seeds. Band: from the least to the largest.{dots}",
+        f"Validation loss minus that of {against} with the same seed, against steps. {claim}. {note} " + " ".join(told),
+    )
+
+
+def _at(step, of):
+    """The seeds' mean, least and largest difference at a step, in words."""
+    return f"{of.mean():+.3f} ({of.min():+.3f} to {of.max():+.3f}) at {step:,}"
