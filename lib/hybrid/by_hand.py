@@ -122,4 +122,5 @@ class HybridByHand:
     def step(self):
         """Update, and forget the gradients. Sends nothing: tied copies get equal updates."""
         self.optimizer.step()
-        self.optimizer.zero_grad()
+        for parameter in self.parameters:
+            parameter.grad = None

@@ -42,7 +42,7 @@ MISTAKES = (
         "sets.tied are the parameters on the first and on the last stage, sets_of(part, pipeline.tied), and average "
         "sums them over links.ends.",
     ),
-    Mistake("gradients are kept", edit("self.optimizer.zero_grad()", "pass")),
+    Mistake("gradients are kept", edit("parameter.grad = None", "pass")),
     Mistake("another update", edit(_SCALE, "pass")),
     Mistake("another update", edit(_SCALE, "scale_gradients(self.sets.cut, norm, max_norm)")),
     Mistake("another update", edit(_OPTIMIZER, "self.optimizer = make_optimizer([*self.sets.cut, *self.sets.whole])")),
