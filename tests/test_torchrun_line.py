@@ -3,8 +3,10 @@
 Two nodes are two shells on this machine, so node0 is localhost, and another port is taken: nothing else is changed.
 """
 
+import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -40,17 +42,19 @@ def test_the_line_runs_on_two_nodes_and_numbers_all_ranks(tmp_path):
         "OMP_NUM_THREADS": "1",
     }
     paste = lambda: subprocess.Popen(["bash", "-e"], cwd=tmp_path, env=env, stdin=subprocess.PIPE, text=True,
-                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                     start_new_session=True)  # fmt: skip
     shells = [paste() for _ in range(nodes)]
     for shell in shells:  # both before either is waited for: they meet
         shell.stdin.write(line)
         shell.stdin.close()
         shell.stdin = None
     try:
-        said = [shell.communicate(timeout=120)[0] for shell in shells]
+        said = [shell.communicate(timeout=90)[0] for shell in shells]
     finally:
-        for shell in shells:
-            shell.kill()
+        for shell in shells:  # and what it has started
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
     assert [shell.returncode for shell in shells] == [0] * nodes, said
     ranks = sorted(int(path.name.removeprefix("rank")) for path in tmp_path.glob("rank*"))
     assert ranks == list(range(nodes * each)), said
