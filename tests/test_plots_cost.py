@@ -27,3 +27,26 @@ def test_the_same_data_give_the_same_bytes_and_the_title_counts():
 def test_wrong_data_are_refused_with_their_numbers(runs, says):
     with pytest.raises(ValueError, match=says):
         plots.predicted_against_measured(runs)
+
+
+ERRORS = {"A100": ([0.1, 0.3], [0.1, 0.1]), "new": ([0.5], None)}
+
+
+def test_the_title_has_the_errors_left_out_and_kinds_without_others_do_not_count():
+    figure = plots.prediction_errors(ERRORS)
+    assert figure.png == plots.prediction_errors(ERRORS).png
+    assert "Left out of the fit, 2 published runs are 20.0 % off on average; in sample 10.0 %" in figure.alt
+    assert "A100, 2 runs: 20.0 % off, 10.0 % in sample; new, 1 runs: 50.0 % off." in figure.alt
+
+
+@pytest.mark.parametrize(
+    ("kinds", "says"),
+    [
+        ({"new": ([0.5], None)}, "1 kinds, 0 of them with errors in sample"),
+        ({"a": ([0.1, 0.2], [0.1])}, "a: give as many errors"),
+        ({"a": ([-0.1], [0.1])}, "0 or more"),
+    ],
+)
+def test_errors_that_cannot_be_drawn_are_refused(kinds, says):
+    with pytest.raises(ValueError, match=says):
+        plots.prediction_errors(kinds)

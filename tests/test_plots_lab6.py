@@ -186,9 +186,10 @@ def test_what_leaves_a_node_is_thick(drawn):
 def test_a_plan_that_does_not_fit_is_hatched_and_all_parts_add_up(drawn):
     figure, _ = drawn("ranking", "components")
     (axes,) = figure.axes
+    least = min(seconds["matmul"] for _, seconds, _ in RANKED)
     for row, (_, seconds, _) in enumerate(RANKED):
         ends = [p.get_x() + p.get_width() for p in boxes(axes) if abs(p.get_y() + p.get_height() / 2 - row) < 0.01]
-        assert max(ends) == pytest.approx(sum(seconds.values()))
+        assert max(ends) == pytest.approx(sum(seconds.values()) - least)  # beyond matrix products
     hatched = [p.get_y() + p.get_height() / 2 for p in axes.patches if p.get_hatch()]
     assert hatched == pytest.approx([2]) and {"11 s", "60 GiB", "13.2 s", "90 GiB"} <= set(words(axes))
 

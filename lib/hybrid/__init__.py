@@ -4,7 +4,7 @@ file          what it is
 ------------  ---------------------------------------------------------------------------
 sets.py       which parameter lies where; over which ranks its gradient and its norm add up
 train.py      a GPT on a mesh, one step after another
-by_hand.py    its sums, a message for each parameter
+by_hand.py    a whole step by hand, a message for each parameter
 update.py     the data ranks' part: all-reduce and update, or ZeRO-1
 context.py    the sequence over cp, inside heads over tp
 experts.py    mixtures over ep, beside attention over tp and stages over pp
@@ -17,11 +17,11 @@ from lib.hybrid.by_hand import HybridByHand, average_over_mesh, norm_over_mesh
 from lib.hybrid.experts import expert_gpt
 from lib.hybrid.sets import Sets, global_norm, norm_sets, sets_of
 from lib.hybrid.state import load_hybrid, save_hybrid
-from lib.hybrid.train import DATA, HOLDERS, SETS, Hybrid, mesh_of, own_rows
+from lib.hybrid.train import DATA, HOLDERS, SETS, Hybrid, let_go_of_other_stages, mesh_of, own_rows
 from lib.hybrid.update import ShardedUpdate, WholeUpdate
 
 __all__ = [
     "DATA", "HOLDERS", "SETS", "Hybrid", "HybridByHand", "Sets", "ShardedUpdate", "WholeUpdate", "average_over_mesh",
-    "expert_gpt", "global_norm", "load_hybrid", "mesh_of", "norm_over_mesh", "norm_sets", "own_rows", "save_hybrid",
-    "sets_of",
+    "expert_gpt", "global_norm", "let_go_of_other_stages", "load_hybrid", "mesh_of", "norm_over_mesh", "norm_sets",
+    "own_rows", "save_hybrid", "sets_of",
 ]  # fmt: skip

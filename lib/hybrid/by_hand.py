@@ -1,4 +1,4 @@
-"""Gradients and norm on a mesh by hand: a message for each parameter, and its group in plain sight.
+"""A hybrid step by hand: gradients and norm, a message for each parameter, and the step that they stand in.
 
     pp = 2, dp = 2, tp = 2, with sequence parallelism; gradients after backward, and what is still to be done
 
@@ -9,6 +9,8 @@
 
     |g|^2 = sum over pp of ( whole^2 + sum over tp of (cut^2 + tied^2, on the first stage alone) )
 
+    one step   micro-batches there and back (pp, tp) | tied, whole, all (ends, tp, dp) | norm (tp, pp), clip | update
+
 `Hybrid` does the same in fewer messages: in buckets or shards over the data ranks (update.py), the tied ones as the
 pipeline ends (lib/pipeline/split.py), all whole ones in one line.
 
@@ -18,8 +20,15 @@ Source: Narayanan et al. 2021, sections 2 and 3; Korthikanti et al. 2022, for wh
 import torch
 
 from lib import backend, collectives
-from lib.hybrid.train import Hybrid
-from lib.tensor_parallel import sequence_parallel_gpt
+from lib.clip import scale_gradients
+from lib.hybrid.sets import sets_of
+from lib.hybrid.train import let_go_of_other_stages
+from lib.mesh import groups_along
+from lib.pipeline import balance, one_f_one_b
+from lib.pipeline.links import connect
+from lib.pipeline.split import split_gpt
+from lib.pipeline.stage import Pipeline
+from lib.tensor_parallel import sequence_parallel_gpt, vocab_parallel_cross_entropy
 
 
 # exercise: lab6.average_over_mesh
@@ -63,21 +72,55 @@ def squares(parameters):
     return total
 
 
-class HybridByHand(Hybrid):
-    """A `Hybrid` of sequence parallelism that leaves its sums to two functions: the ones above, or yours.
+# exercise: lab6.HybridByHand
+class HybridByHand:
+    """This rank's part of a GPT on a mesh of pp, dp and tp, in sequence parallel, put together from the other labs.
 
-    Used as Hybrid is; average(sets, mesh, ends), norm_of(sets, mesh). On a mesh of pp, dp and tp.
+    Used as `Hybrid` is, with average(sets, mesh, ends) and norm_of(sets, mesh) as above: one stage on each rank of a
+    pipeline, 1F1B, plain data parallelism. part: this rank's parameters, under the whole model's names; sets: `Sets`.
     """
 
-    def __init__(self, *args, average=average_over_mesh, norm_of=norm_over_mesh, **more):
-        super().__init__(*args, split=sequence_parallel_gpt, **more)
-        self.average, self.norm_of, self.ends = average, norm_of, self.pipeline.links.ends
-        self.pipeline.tied = []  # it would sum them
+    def __init__(self, model, mesh, tokens, b, make_optimizer, average=average_over_mesh, norm_of=norm_over_mesh):
+        """model: the whole `lib.model.GPT`, alike on all ranks; it stays as it is. mesh: a Mesh with pp, dp and tp.
 
-    def complete_gradients(self):
-        """As `average` does."""
+        tokens: (rows, T) int64, `own_rows` of a batch, as `backward` will get them. b: rows of a micro-batch; the last
+        one may have fewer. make_optimizer(parameters): a torch optimizer.
+        Sends: what makes links, and the pipeline's rehearsal.
+        """
+        self.mesh, self.b, self.average, self.norm_of = mesh, b, average, norm_of
+        self.part = sequence_parallel_gpt(model, mesh.group("tp"))
+        blocks = balance([1] * len(self.part.blocks), mesh.size("pp"))
+        links = connect(groups_along(["pp"], mesh.sizes))
+        self.pipeline, self.ends = Pipeline(split_gpt(self.part, blocks), links, tokens.split(b)), links.ends
+        let_go_of_other_stages(self.part, blocks, [mesh.here["pp"]])
+        self.sets = sets_of(self.part, self.pipeline.tied)
+        self.parameters = [*self.sets.cut, *self.sets.whole, *self.sets.tied]
+        self.optimizer = make_optimizer(self.parameters)
+
+    def backward(self, tokens, targets):
+        """Forward and backward of one step; the gradient of the mean loss over the whole batch is then in `.grad`.
+
+        tokens, targets: (rows, T) int64, `own_rows`, rows for this data rank. Returns that loss, () in float64, on
+        every rank. Sends: activations and their gradients over pp, f and g over tp, what `average` sends, the loss.
+        """
+        wanted, tp = targets.split(self.b), self.mesh.group("tp")
+        share = lambda y, target: len(target) / len(targets) * vocab_parallel_cross_entropy(y, target, tp)
+        schedule = one_f_one_b(self.mesh.size("pp"), len(wanted))
+        losses = self.pipeline.execute(schedule, tokens.split(self.b), wanted, share)
         self.average(self.sets, self.mesh, self.ends)
+        loss = torch.zeros(1, dtype=torch.float64, device=backend.device()) + sum(losses.values())  # the last stage's
+        collectives.all_reduce(loss, self.mesh.group("pp"))
+        collectives.all_reduce(loss, self.mesh.group("dp"))
+        return loss[0] / self.mesh.size("dp")
 
-    def norm(self):
-        """|g| as `norm_of` says."""
-        return self.norm_of(self.sets, self.mesh)
+    def clip(self, max_norm):
+        """Scale all gradients so that their global norm is at most `max_norm`; returns the norm before, ()."""
+        norm = self.norm_of(self.sets, self.mesh)
+        scale_gradients(self.parameters, norm, max_norm)
+        return norm
+
+    def step(self):
+        """Update, and forget the gradients. Sends nothing: tied copies get equal updates."""
+        self.optimizer.step()
+        for parameter in self.parameters:
+            parameter.grad = None

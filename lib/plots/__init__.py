@@ -41,7 +41,7 @@ from lib.plots.messages import find_cycle, matched, message_rounds, rounds, wait
 from lib.plots.precision import gradient_range, underflow
 from lib.plots.prefetch import prefetch_timeline
 from lib.plots.product import four_ways, sharded_linears
-from lib.plots.published import predicted_against_measured, topology
+from lib.plots.published import predicted_against_measured, prediction_errors, topology
 from lib.plots.ring_work import ring_attention_work
 from lib.plots.routing import routing
 from lib.plots.scaling import communication_share, scaling

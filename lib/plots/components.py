@@ -23,6 +23,7 @@ SECONDS = {  # what is drawn: (colour, the cost model's components)
     "dp": (PART_COLOR["gradients"], ("sharding",)),
     "optimizer": (RANK_COLORS[7], ("optimizer",)),
 }
+PRODUCTS, MORE = "matrix products", "more matrix products"
 BYTES = {
     "weights": (PART_COLOR["weights"], ("weights",)),
     "gradients": (PART_COLOR["gradients"], ("gradients",)),
@@ -52,11 +53,12 @@ def grouped(costs, parts):
 
 @styled
 def plan_ranking(plans, room, title=None, note=""):
-    """A bar per plan of the parts of its step; at its end the seconds, and the memory of the fullest GPU.
+    """A bar per plan of what its step takes beyond matrix products; at its end the step, and the fullest GPU's memory.
 
     plans: [(plan, {component: seconds}, bytes), ...], 1 to 9, in the order to show: a Plan or words, the components of
     `lib.cost.step.step_seconds`, the memory. room: bytes that a plan may need; the bars of those that need more are
-    hatched. note: a sentence to begin the caption with.
+    hatched. The plan with the fewest matrix products has none in its bar; those of others are what they have more
+    (recomputed, or smaller and slower). note: a sentence to begin the caption with.
     Raises ValueError for another number of plans, or components that are not known.
     """
     if not 1 <= len(plans) <= 9:
@@ -65,25 +67,30 @@ def plan_ranking(plans, room, title=None, note=""):
     parts = [grouped(costs, SECONDS) for _, costs, _ in plans]
     totals, needs = [sum(found.values()) for found in parts], [n_bytes for _, _, n_bytes in plans]
     fits = [row for row in range(len(plans)) if needs[row] <= room]
+    least = min(found.get(PRODUCTS, 0.0) for found in parts)
+    beyond = [found | {MORE: found.get(PRODUCTS, 0.0) - least} for found in parts]
+    beyond = [{part: value for part, value in found.items() if value and part != PRODUCTS} for found in beyond]
     figure, axes = page(1.75 + 0.3 * len(plans))
-    axes.set_xlabel("time of a step (s)")
+    axes.set_xlabel(f"time of a step beyond the {amount(least)} s of its fewest matrix products (s)")
     labels = ["\n".join(textwrap.wrap(name, 40)) for name in names]
-    _bars(axes, labels, parts, SECONDS, 1.02 * max(totals), 4.3, size=8 if len(plans) > 5 else 8.5, linespacing=0.9)
+    look = {MORE: SECONDS[PRODUCTS]} | {part: of for part, of in SECONDS.items() if part != PRODUCTS}
+    end = 1.02 * (max(totals) - least) or 1.0
+    _bars(axes, labels, beyond, look, end, 4.3, size=8 if len(plans) > 5 else 8.5, linespacing=0.9)
     for row, (total, n_bytes) in enumerate(zip(totals, needs, strict=True)):
         place = {"textcoords": "offset points", "ha": "right"}
         at_edge(axes, row, f"{amount(total)} s", 1, xytext=(48, 0), **place)
         color = INK if row in fits else ALARM
         at_edge(axes, row, f"{n_bytes / GIB:.0f} GiB", 1, xytext=(104, 0), color=color, **place)
         if row not in fits:
-            _hatch(axes, row, 0, total)
+            _hatch(axes, row, 0, total - least)
     claim = _claim(names, totals, needs, fits, room)
     hatched = " Hatched: does not fit." if len(fits) < len(plans) else ""
     return finish(
         figure,
         title or claim,
-        f"{note} tp, pp, dp: messages along that axis. Right: a step, and the memory of the fullest GPU, of "
+        f"{note} tp, pp, dp: messages along that axis. Right: the whole step, and the memory of the fullest GPU, of "
         f"{room / GIB:.0f} GiB to use.{hatched}",
-        f"Bars of the time of a step, a bar per plan. {claim}. {note} "
+        f"Bars of the time of a step beyond {amount(least)} s of matrix products, a bar per plan. {claim}. {note} "
         + " ".join(
             f"{name}: {amount(total)} s ({_listed(found)}), "
             f"{n_bytes / GIB:.0f} GiB{'' if row in fits else ', does not fit'}."

@@ -3,7 +3,7 @@
 import numpy as np
 
 from lib.cost.published import table
-from lib.plots.draw import DASHED, beside, page, rows, ticks
+from lib.plots.draw import DASHED, at_edge, beside, grid, page, rows, ticks
 from lib.plots.labels import short
 from lib.plots.style import FAINT, INK, OP_COLOR, RANK_COLORS, finish, styled
 
@@ -88,4 +88,50 @@ def predicted_against_measured(runs, within=0.1, unit="seconds per step", title=
         f"Predicted against measured {unit} of {len(measured)} runs in {len(runs)} groups ({', '.join(runs)}), from "
         f"{measured.min():.2g} to {measured.max():.2g}; {share:.0%} within {within:.0%} of the diagonal, "
         f"mean error {error.mean():.1%}.",
+    )
+
+
+@styled
+def prediction_errors(kinds, title=None, note=""):
+    """A row per kind of run: a line from half to 90 % of its errors where the row was left out of the fit, and means.
+
+    kinds: {"Megatron on H100": (errors left out, errors in sample or None), ...}, lists, 0.1 for 10 % off, as of
+    `lib.cost.study.score.left_out`; up to 10 kinds. note: a sentence to begin the caption with.
+    Raises ValueError for another number of kinds, none of them with errors in sample, or errors below 0.
+    """
+    both = [kind for kind in kinds.values() if kind[1] is not None]
+    if not 1 <= len(kinds) <= 10 or not both:
+        raise ValueError(f"{len(kinds)} kinds, {len(both)} of them with errors in sample: 1 to 10, and one at least")
+    for name, (out, inside) in kinds.items():
+        if not len(out) or (inside is not None and len(inside) != len(out)) or min(*out, *(inside or out)) < 0:
+            raise ValueError(f"{name}: give as many errors left out as in sample, 0 or more")
+    figure, axes = page(1.6 + 0.3 * len(kinds))
+    means = []
+    for row, (out, inside) in enumerate(kinds.values()):
+        half, most = 100 * np.quantile(out, [0.5, 0.9])
+        axes.plot([half, most], [row, row], color=RANK_COLORS[0], lw=3, solid_capstyle="butt", zorder=2)
+        means.append((100 * np.mean(out), None if inside is None else 100 * np.mean(inside)))
+        axes.plot([means[-1][0]], [row], marker="o", ms=8, color=RANK_COLORS[0], zorder=4)
+        if inside is not None:
+            axes.plot([means[-1][1]], [row], marker="D", ms=6, mfc="none", mec=INK, zorder=3)
+        at_edge(axes, row, f"{means[-1][0]:.0f} %", weight="bold")
+    rows(axes, [f"{name} ({len(out):,})" for name, (out, _) in kinds.items()], size=9)
+    axes.set(xlim=(0, None), xlabel="off by (%)")
+    grid(axes, "x")
+    mean = lambda which: 100 * np.mean(np.concatenate([kind[which] for kind in both]))
+    count = sum(len(kind[0]) for kind in both)
+    claim = (
+        f"Left out of the fit, {count:,} published runs are {mean(0):.1f} % off on average; in sample {mean(1):.1f} %"
+    )
+    said = [
+        f"{name}, {len(kinds[name][0])} runs: {out:.1f} % off"
+        + ("" if inside is None else f", {inside:.1f} % in sample")
+        for name, (out, inside) in zip(kinds, means, strict=True)
+    ]
+    return finish(
+        figure,
+        title or claim,
+        f"{note} Dot: the mean where a run's configuration was left out of the fit; line: from half of these runs to "
+        "90 % of them. Diamond: the mean if it was in the fit. Number of runs in brackets.",
+        f"Errors of predicted step times by kind of run. {claim}. {note} {'; '.join(said)}.",
     )

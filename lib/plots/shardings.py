@@ -36,6 +36,7 @@ def shardings(operators, plans, both_ways, title=None, note=""):
             raise ValueError(f"{name} has strategies for {', '.join(plan.strategies)}: give a plan of these operators")
     pitch = min(0.24, 3.0 / len(rows))  # inches
     figure, panels = page(1.05 + pitch * len(rows), columns=len(plans), sharey=True)
+    sent = [text for plan in plans.values() for row in rows if (text := _sent(row, plan.moves, both_ways))]
     longest = max(plan.seconds for plan in plans.values())
     factor, unit = (1e6, "µs") if longest < 1e-3 else clock(longest)
     size = min(9.0, 40 * pitch)
@@ -63,8 +64,9 @@ def shardings(operators, plans, both_ways, title=None, note=""):
     return finish(
         figure,
         title or capital(claim),
-        f"{note} Above: time, and elements that all ranks send. In a box: how it is split. Purple: what sends its "
-        "result, forward / backward. + w: and its weights' gradients are all-reduced.",
+        f"{note} Above: time, and elements that all ranks send. In a box: how it is split."
+        + " Purple: what sends its result, forward / backward." * bool(sent)
+        + " + w: and its weights' gradients are all-reduced." * any(text.endswith("+ w") for text in sent),
         f"Operators of a traced module and how each is split, a column per plan. {claim}. {note} "
         + " ".join(f"{name}: {_in_words(rows, plan, both_ways)}." for name, plan in plans.items()),
     )

@@ -103,3 +103,14 @@ def test_runs_for_the_figure_are_all_rows(cases):
     runs = score.runs(cases=cases)
     assert sum(len(measured) for measured, _ in runs.values()) == len(cases)
     assert len(runs) <= 8
+
+
+def test_errors_left_out_are_the_cross_validated_ones_and_larger_than_those_in_sample(cases):
+    kinds = score.left_out(cases)
+    unseen, inside = kinds.pop(score.UNSEEN)
+    assert inside is None and len(unseen) == len(fit.cases("unseen")) > 80
+    assert sum(len(out) for out, _ in kinds.values()) == len(cases)
+    out, inside = (np.concatenate([kind[i] for kind in kinds.values()]) for i in (0, 1))
+    assert 0.08 < out.mean() < 0.11 and 0.07 < inside.mean() < out.mean()
+    want = [float(row["error"]) for row in fit.table_as_text("residuals") if row["kind"] == "time"]
+    assert np.sort(out) == pytest.approx(np.sort(np.expm1(want)))

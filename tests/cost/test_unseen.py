@@ -1,4 +1,4 @@
-"""Published rows that are not in lib/cost/data, so that no fit has seen: unseen.csv, by `predict_file`.
+"""Published rows that are not in rows.csv, so that no fit has seen: data/unseen.csv, by `predict_file`.
 
 Sources: NVIDIA-NeMo/Megatron-Bridge docs/performance-summary-archive.md @ 0a25f911b2ed, containers 25.11 and 26.02, and
 skills/mbridge-perf-memory-tuning/SKILL.md @ 6608201d77f7; NVIDIA/NeMo docs/source/performance/performance_summary.md
@@ -9,15 +9,15 @@ docs/b200/b200_release_v1.2_summary.md @ 1b8ca90bec07; yanring/Megatron-MoE-Mode
 """
 
 import csv
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lib.cost.predict import predict_file
+from lib.cost.published import DATA
 from lib.cost.study import fit
 
-UNSEEN = Path(__file__).parent / "unseen.csv"
+UNSEEN = DATA / "unseen.csv"
 
 
 @pytest.fixture(scope="module")

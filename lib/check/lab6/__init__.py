@@ -3,6 +3,7 @@
     mesh.py                1  coordinates, ranks, groups along axes
     average_over_mesh.py   2  which ranks a gradient is averaged over
     norm_over_mesh.py      2  one norm of what lies on many ranks
+    hybrid_by_hand.py      2  a whole step on a mesh, put together
     plan_costs.py          5  a plan's memory, bubble and messages
     choose_plan.py         6  the fastest plan that fits
     shares.py              7  rows for ranks of unequal speed

@@ -21,10 +21,10 @@ from torch import nn
 from lib import backend
 from lib.check.cases import Case, draw
 from lib.check.exercise import Problem
-from lib.hybrid import SETS, HybridByHand, Sets, own_rows
+from lib.hybrid import SETS, Hybrid, Sets, own_rows
 from lib.mesh import Mesh, axes_of, coordinates, groups_along
 from lib.model import GPT, Shape
-from lib.tensor_parallel import split_state_dict
+from lib.tensor_parallel import sequence_parallel_gpt, split_state_dict
 
 WORLD = 8
 REAL = "a real step"
@@ -104,6 +104,11 @@ class _Mesh(Mesh):
                     self.groups[frozenset(axes)] = group
 
 
+def new_mesh(sizes, made):
+    """A Mesh of these axes. made: {ranks: group} of those that were made before; it grows."""
+    return _Mesh(sizes, made)
+
+
 def places_of(cases):
     """{case: Place}. All ranks call it."""
     made, control, places = {}, dist.new_group(), {}
@@ -179,17 +184,19 @@ def sums(calls):
 
 
 def real_step(mesh, average):
-    """A HybridByHand after the backward of one step, its gradients summed by average(sets, mesh, ends)."""
+    """A Hybrid in sequence parallel after the backward of one step, gradients summed by average(sets, mesh, ends)."""
     tokens, targets = (own_rows(rows, mesh) for rows in _batch())
     make_optimizer = lambda groups: torch.optim.SGD(groups, lr=0.1)
-    hybrid = HybridByHand(_gpt(), mesh, tokens, 1, make_optimizer, average=average)
+    hybrid = Hybrid(small_gpt(), mesh, tokens, 1, make_optimizer, split=sequence_parallel_gpt)
+    hybrid.pipeline.tied = []  # it would sum them
+    hybrid.complete_gradients = lambda: average(hybrid.sets, mesh, hybrid.pipeline.links.ends)
     hybrid.backward(tokens, targets)
     return hybrid
 
 
 def one_process(hybrid):
     """({parameter of this rank: (its name, its gradient in one process)}, |g| in one process, ())."""
-    model, mesh = _gpt(), hybrid.mesh
+    model, mesh = small_gpt(), hybrid.mesh
     model.loss(*_batch()).backward()
     whole = {name: p.grad for name, p in model.named_parameters()}
     norm = torch.stack([gradient.square().sum() for gradient in whole.values()]).sum().sqrt()
@@ -198,7 +205,7 @@ def one_process(hybrid):
     return {p: (name, mine[name]) for name, p in hybrid.part.named_parameters()}, norm
 
 
-def _gpt():
+def small_gpt():
     """Alike wherever it is made."""
     model = GPT(SHAPE).to(backend.device(), torch.float64)
     for i, parameter in enumerate(model.parameters()):

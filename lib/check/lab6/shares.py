@@ -109,6 +109,7 @@ EXERCISE = Exercise(
     reference=shares,
     measure=_measure,
     worlds=(),
+    bonus=True,
     leaves_out=LEAVES_OUT,
     claims=(
         claim("whole rows, B in all", 2, "1 to 4 ranks, 0 to 12 rows", each(FREE, _all_rows, _words)),

@@ -27,6 +27,7 @@ from lib.cost.stacks import DEFAULT_STACK
 from lib.cost.study import fit, sweeps
 
 FOLDS = 5
+UNSEEN = "in no fit: of other releases"  # data/unseen.csv
 
 
 class Line(NamedTuple):
@@ -160,21 +161,45 @@ KINDS = {
 }
 
 
+def kind_of(case):
+    """Which sort of run a case is, for figures."""
+    kind = next((kind for kind, fits in KINDS.items() if fits(case)), "torchtitan on 500 W H100")
+    if case.source == "vtrain-single":
+        kind = "one node, small models"
+    if case.source.startswith(("llmfoundry", "torchtitan")) and "torchtitan" not in kind:
+        kind = "FSDP: llm-foundry, torchtitan"
+    return kind
+
+
 def runs(k=None, cases=None):
     """{kind of run: (measured, predicted)} seconds, for lib.plots.predicted_against_measured."""
     cases = cases or fit.cases()
-    predicted = fit.seconds(k or parameters(), cases)
     found = {}
-    for case, seconds in zip(cases, predicted, strict=True):
-        kind = next((kind for kind, fits in KINDS.items() if fits(case)), "torchtitan on 500 W H100")
-        if case.source == "vtrain-single":
-            kind = "one node, small models"
-        if case.source.startswith(("llmfoundry", "torchtitan")) and "torchtitan" not in kind:
-            kind = "FSDP: llm-foundry, torchtitan"
-        measured, ours = found.setdefault(kind, ([], []))
+    for case, seconds in zip(cases, fit.seconds(k or parameters(), cases), strict=True):
+        measured, ours = found.setdefault(kind_of(case), ([], []))
         measured.append(case.seconds)
         ours.append(float(seconds))
     return found
+
+
+def left_out(cases=None):
+    """{kind of run: (left out, in sample)} of step times, for lib.plots.prediction_errors: by how much they are off.
+
+    Off by e: the prediction is 1 + e times too long or too short. Left out: cross-validated, of data/residuals.csv; in
+    sample: by the parameters fitted on all rows. The last kind is of data/unseen.csv, which no fit has seen: (e, None).
+    """
+    cases = cases or fit.cases()
+    times = [row for row in fit.table_as_text("residuals") if row["kind"] == "time"]
+    known = {(row["source"], row["row"]): float(row["error"]) for row in times}
+    inside = np.abs(np.log(fit.seconds(parameters(), cases) / [case.seconds for case in cases]))
+    found = {}
+    for case, now in zip(cases, inside, strict=True):
+        both = found.setdefault(kind_of(case), ([], []))
+        both[0].append(float(np.expm1(known[case.source, case.row])))
+        both[1].append(float(np.expm1(now)))
+    new = fit.cases("unseen")
+    errors_of_new = np.expm1(np.abs(np.log(fit.seconds(parameters(), new) / [case.seconds for case in new])))
+    return dict(sorted(found.items(), key=lambda kind: -len(kind[1][0]))) | {UNSEEN: (errors_of_new.tolist(), None)}
 
 
 def show(title, found):

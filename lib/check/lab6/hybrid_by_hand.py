@@ -1,0 +1,315 @@
+"""Lab 6, section 2: HybridByHand, a class that trains a GPT on a mesh, on 4 and on 8 ranks, beside one process.
+
+    step       0              1               2
+    clipped    to 0.5 |g|     to 2 |g|: not   not
+    shows      loss, norm     the update      who scaled what is short; who kept gradients; copies that part
+
+Losses and norms, equal on all ranks to 12 digits of one process's, are all that is looked at: every parameter that an
+update has got wrong is in the next loss. What step 0 sends is compared with lib.cost.volume, axis by axis.
+"""
+
+import functools
+
+import torch
+import torch.distributed as dist
+
+from lib import backend, hybrid, ledger
+from lib.check import symptoms as s
+from lib.check.cases import form_of, in_step, seen
+from lib.check.claims import CAUSES, claim, is_number
+from lib.check.comm import COLLECTIVES
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab6.on_a_mesh import SHAPE, MeshCase, new_mesh, small_gpt
+from lib.cost.volume import step_volume
+from lib.hybrid import own_rows
+from lib.mesh import sent_along
+
+NAME = "HybridByHand"
+ROWS, STEPS, RATE, TOLERANCE = 6, 3, 0.5, 1e-12
+FEW = 8  # numbers on each rank beside the formula's: the loss, the norm, in whatever way
+OF_OTHER_LABS = (
+    "links.connect", "stage.__init__", "stage.execute", "stage.run", "vocabulary.vocab_parallel_cross_entropy",
+    "gpt.loss", "gpt.sum_gradients", "sequence.sum_gradients", "bucketed.reduce_bucket", "clip.squared_norm",
+    "clip.clip_gradients", "sets.global_norm", "by_hand.average_over_mesh", "by_hand.norm_over_mesh",
+)  # fmt: skip
+CALLS = ("making it", "backward", "clip", "step")
+TURNED = "tp slowest"
+
+
+def _case(pp, dp, tp, what=""):
+    axes = (("pp", pp), ("dp", dp), ("ep", 1), ("cp", 1), ("tp", tp))
+    return MeshCase(tuple(range(pp * dp * tp)), what=what, axes=axes[::-1] if what else axes)
+
+
+def cases(world_size):
+    """No axis has more than 2 ranks: so an all-reduce is 2 n elements, whatever the way."""
+    if world_size == 8:
+        return (_case(2, 2, 2),)
+    return (_case(2, 2, 1), _case(1, 2, 2), _case(2, 1, 2, TURNED))
+
+
+def _rows_of_microbatch(case):
+    """Of 3 or 6 rows on a rank: the last micro-batch has fewer."""
+    return 2 if case.sizes["dp"] == 2 else 4
+
+
+def _batch(step):
+    """tokens, targets of the whole batch: (ROWS, T) int64."""
+    numbers = torch.Generator("cpu").manual_seed(step)
+    both = torch.randint(SHAPE.vocab_size, (2, ROWS, SHAPE.seq_len), generator=numbers, device="cpu")
+    return both.to(backend.device())
+
+
+@functools.cache
+def _one_process():
+    """[(loss, norm, max_norm) of each step], of the whole batch in one process."""
+    model, found = small_gpt(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = model.loss(*_batch(step))
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
+        most = norm.item() * (0.5 if step == 0 else 2)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), most)
+        optimizer.step()
+        found.append((loss.item(), norm.item(), most))
+    return found
+
+
+class _Counted:
+    """A function, and how often it was called."""
+
+    def __init__(self, fn):
+        self.fn, self.count = fn, 0
+
+    def __call__(self, *args, **named):
+        self.count += 1
+        return self.fn(*args, **named)
+
+
+def _meshes(cases_):
+    made = {}
+    return {case: new_mesh(case.sizes, made) for case in cases_}
+
+
+def _measure(fn):
+    return in_step(cases(dist.get_world_size()), _meshes, functools.partial(_one, fn), wire=dist.new_group())
+
+
+def label(case, call, step=None):
+    """The ledger's section of one call, of making the answer or of a step."""
+    return f"{case.name}, {call}" + ("" if step is None else f" of step {step}")
+
+
+def _called(where, fn, *args, **named):
+    ledger.mark(where)
+    out = fn(*args, **named)
+    ledger.mark("")
+    return out
+
+
+def _one(fn, case, mesh):
+    """All steps of a case, up to the first that is wrong on this rank: seen, [[loss, norm], ...]."""
+    average, norm_of = _Counted(hybrid.average_over_mesh), _Counted(hybrid.norm_over_mesh)
+    batches = [[own_rows(each, mesh) for each in _batch(step)] for step in range(STEPS)]
+    sgd = lambda parameters: torch.optim.SGD(parameters, lr=RATE)
+    given = (small_gpt(), mesh, batches[0][0], _rows_of_microbatch(case), sgd)
+    answer = _called(label(case, CALLS[0]), fn, *given, average=average, norm_of=norm_of)
+    record = {"ok": False, "value": None, "seen": [], "used": []}
+    if _is_libs(answer):
+        return record | {"value": Problem("built-in", "it is lib's Hybrid, which does what this exercise asks for")}
+    for step, (batch, (loss, norm, most)) in enumerate(zip(batches, _one_process(), strict=True)):
+        average.count = norm_of.count = 0
+        got = [_called(label(case, "backward", step), answer.backward, *batch)]
+        got.append(_called(label(case, "clip", step), answer.clip, most))
+        _called(label(case, "step", step), answer.step)
+        record["used"].append((average.count, norm_of.count))
+        record["seen"].append([_number(each) for each in got])
+        where = f"{case.name}: {case.rank(dist.get_rank())}, step {step}"
+        record["value"] = record["value"] or _wrong(where, step, got, (loss, norm))
+    return record | {"ok": record["value"] is None}
+
+
+def _is_libs(answer):
+    theirs = (hybrid.Hybrid, hybrid.HybridByHand)
+    return isinstance(answer, theirs) or any(isinstance(one, theirs) for one in vars(answer).values())
+
+
+def _number(got):
+    """A plain float of one number; None of anything else."""
+    if torch.is_tensor(got) and got.numel() == 1:
+        return got.item()
+    return float(got) if is_number(got) else None
+
+
+def _wrong(where, step, got, want):
+    """The Problem of a loss or a norm. facts: what, step, ratio to what is expected."""
+    for what, one, right in zip(("loss", "norm"), got, want, strict=True):
+        facts, number = {"what": what, "step": step, "none": one is None}, _number(one)
+        if number is None:
+            said = form_of(one) if torch.is_tensor(one) or one is None else type(one).__name__
+            return Problem("form", f"{where}: {what}: expected one number, got {said}", facts)
+        if not abs(number - right) <= TOLERANCE * abs(right):
+            facts["ratio"] = number / right
+            return Problem("value", f"{where}: {what}: expected {right:.9f}, got {number:.9f}", facts)
+    return None
+
+
+def _as_one_process(runs):
+    """The Problem of the rank that is wrong earliest; facts: apart, ranks differ; stage, only those of a stage are."""
+    for run in runs:
+        for _, case, records in seen([run], cases):
+            wrong = {rank: record["value"] for rank, record in enumerate(records) if record["value"]}
+            if not wrong:
+                continue
+            first = min(wrong, key=lambda rank: (CAUSES.get(wrong[rank].kind, 2), wrong[rank].fact("step", 0),
+                                                 wrong[rank].fact("what") != "loss", rank))  # fmt: skip
+            problem = wrong[first]
+            step, which = problem.fact("step", 0), ("loss", "norm").index(problem.fact("what", "loss"))
+            numbers = [record["seen"][step][which] if record["seen"] else None for record in records]
+            right = [rank for rank in range(case.world_size) if rank not in wrong]
+            problem.facts |= {"case": case, "apart": _differ(numbers), "right": right}
+            if problem.kind == "value" and problem.facts["apart"]:
+                problem.text += "\n" + _listed(problem.facts["what"], numbers)
+            if problem.kind in ("value", "form"):
+                problem.trace = [case.name, problem.facts["what"], step, [r["seen"][: step + 1] for r in records]]
+            return problem
+    return None
+
+
+def _differ(numbers):
+    known = [number for number in numbers if number is not None]
+    return len(known) < len(numbers) or max(known) - min(known) > TOLERANCE * max(map(abs, known))
+
+
+def _listed(what, numbers):
+    return f"The ranks' {what}s: " + ", ".join("nothing" if n is None else f"{n:.4f}" for n in numbers)
+
+
+def _volume(case):
+    volume = step_volume(
+        SHAPE, ROWS, SHAPE.seq_len, **{axis: case.sizes[axis] for axis in ("pp", "dp", "tp")}, sequence_parallel=True
+    )
+    return {"tp": volume.tp, "pp": volume.pp, "dp": volume.data}
+
+
+def _over_its_axes(runs):
+    """Elements of step 0 along each axis; facts: axis, more, among."""
+    for run, case, _ in seen(runs, cases):
+        sent = {}
+        for call in CALLS[1:]:
+            for axes, n in sent_along(run.ledger.section(label(case, call, 0)).entries, case.sizes).items():
+                sent[axes] = sent.get(axes, 0) + n
+        want, few = _volume(case), FEW * case.world_size
+        odd = next((axes for axes, n in sent.items() if len(axes) != 1 and n > few), None)
+        if odd:
+            text = f"{case.name}: step 0 sent {sent[odd]} elements along {' and '.join(odd)} together, expected none"
+            return Problem("elements", text, {"case": case, "axis": odd, "more": True}, [case.name, odd, sent[odd]])
+        for axis, n in want.items():
+            got = sent.get((axis,), 0)
+            if abs(got - n) > few:
+                text = f"{case.name}: step 0 sent {got} elements along {axis}, expected {n}, give or take {few}"
+                return Problem("elements", text, {"case": case, "axis": axis, "more": got > n}, [case.name, axis, got])
+    return None
+
+
+def _with_what_is_given(runs):
+    for _, case, records in seen(runs, cases):
+        for rank, record in enumerate(records):
+            if (used := record["used"][0]) != (1, 1):
+                text = (
+                    f"{case.name}: {case.rank(rank)} called average {used[0]} times in step 0, norm_of {used[1]} times"
+                )
+                return Problem("another way", f"{text}; expected once each", {"case": case}, [case.name, used])
+    return None
+
+
+def _of(what, step=None, **facts):
+    """Is it a wrong loss or norm: of this step, or of any after the first; with such facts?"""
+
+    def fits(p):
+        at = p.fact("step")
+        return (
+            p.kind == "value"
+            and p.fact("what") == what
+            and (at == step if step is not None else at is not None and at > 0)
+            and all(bool(p.fact(name)) == want for name, want in facts.items())
+        )
+
+    return fits
+
+
+def _ratio(*ratios):
+    return lambda p: p.fact("ratio") is not None and any(abs(p.facts["ratio"] - one) < 1e-9 for one in ratios)
+
+
+def _in_making(p):
+    return s.failed(p) is not None and CALLS[0] in s.failed(p).case
+
+
+HINTS = (
+    s.CALLED_LIB,
+    Hint("nothing on other stages", s.both(s.kind("form"), s.fact("what", "loss")),
+         "only the last stage knows a loss: execute returns {} elsewhere. The others add 0 where the losses are summed "
+         "along pp, and every rank returns one number."),
+    Hint("no norm returned", s.both(s.kind("form"), s.fact("what", "norm")),
+         "clip returns the norm, as norm_of gave it."),
+    Hint("a part of the parameters", s.both(s.refused("None"), lambda p: not _in_making(p)),
+         "a parameter without a gradient is another stage's: let_go_of_other_stages(part, blocks, [your stage]) first, "
+         "then sets_of(part, pipeline.tied)."),
+    Hint("cannot be made", _in_making,
+         "in order: part of the model over tp, blocks of each stage, links along pp, the pipeline, the sets of this "
+         "stage's parameters, the optimizer on all of them."),
+    Hint("not on every rank", s.either(s.hung, s.kind("mismatch", "died")),
+         "every rank of a group calls all_reduce, in one order, with equal sizes: a stage without a loss too, with 0."),
+    Hint("its own rows' loss", _of("loss", 0, apart=True),
+         "each data rank has a loss of its own rows, and the last stage alone has it: sum it along pp, where the "
+         "others add 0, then along dp, and divide by the size of dp."),
+    Hint("each micro-batch's mean", s.both(_of("loss", 0, apart=False), lambda p: not _ratio(2, 0.5)(p)),
+         "micro-batches have unequal numbers of rows: a micro-batch's mean loss counts with its share of this rank's "
+         "rows, len(target) / len(targets)."),
+    Hint("summed, not averaged", s.both(_of("loss", 0), _ratio(2)),
+         "along dp ranks have losses of their own, and the whole batch's is their mean: divide by mesh.size(\"dp\")."),
+    Hint("gradients of a part", _of("norm", 0),
+         "the losses are right, so are the gradients of this rank's rows. After execute() they are summed by average, "
+         "once, and the tied ones in it; then comes the norm, of the sums."),
+    Hint("gradients are kept", s.both(_of("norm"), lambda p: p.fact("step") == 1),
+         "the next step adds to what is in .grad: zero_grad after each update."),
+    Hint("another update", _of("loss"),
+         "losses of the first step are right, those of the next are not: the update was another one. First the norm, "
+         "then all gradients are scaled, every list of them, by min(1, max_norm / norm), then the optimizer steps."),
+    Hint("too much along an axis", s.both(s.kind("elements"), s.fact("more")),
+         "the values are right, and more was sent than they need: something is summed twice, or over ranks that "
+         "have it already."),
+    Hint("too little along an axis", s.kind("elements"),
+         "the values are right, and less was sent along this axis than a hybrid step of these degrees sends: do its "
+         "ranks share the work?"),
+    Hint("not what it was given", s.kind("another way"),
+         "average and norm_of are arguments: call each once a step, and neither lib's nor your own of another cell."),
+    *s.ANYWHERE,
+)  # fmt: skip
+
+EXERCISE = Exercise(
+    name=NAME,
+    reference=hybrid.HybridByHand,
+    measure=_measure,
+    worlds=(4, 8),
+    may_call=(*COLLECTIVES, *OF_OTHER_LABS, "framework._measure_all", "hybrid_by_hand.__call__"),
+    leaves_out={
+        "under way": "a step ends before the next begins",
+        "empty rank": "every rank has rows and a stage",
+        "alone": "a mesh is of several ranks; each axis has one rank in some mesh",
+        "generators": "no argument is an iterator",
+        "memory": "the schedule says what is kept: Lab 2 looks at it",
+        "attributes": "no later cell reads one",
+    },
+    claims=(
+        claim(
+            "one process's losses and norms", 6, "three clipped steps; 3 meshes of 4 ranks, one of 8", _as_one_process
+        ),
+        claim("elements on the wire", 3, "along tp, pp and dp, as lib.cost.volume says", _over_its_axes),
+        claim("with what it was given", 1, "average and norm_of, once a step", _with_what_is_given),
+    ),
+    hints=HINTS,
+)
