@@ -13,19 +13,20 @@ import functools
 import torch
 import torch.distributed as dist
 
-from lib import backend, hybrid, ledger
+from lib import hybrid, ledger
 from lib.check import symptoms as s
 from lib.check.cases import form_of, in_step, seen
 from lib.check.claims import CAUSES, claim, is_number
 from lib.check.comm import COLLECTIVES
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab6.on_a_mesh import SHAPE, MeshCase, new_mesh, small_gpt
+from lib.check.lab6.hybrid_by_hand_cases import RATE, ROWS, STEPS, batch_of, cases, one_process, rows_of_microbatch
+from lib.check.lab6.on_a_mesh import SHAPE, new_mesh, small_gpt
 from lib.cost.volume import step_volume
 from lib.hybrid import own_rows
 from lib.mesh import sent_along
 
 NAME = "HybridByHand"
-ROWS, STEPS, RATE, TOLERANCE = 6, 3, 0.5, 1e-12
+TOLERANCE = 1e-12
 FEW = 8  # numbers on each rank beside the formula's: the loss, the norm, in whatever way
 OF_OTHER_LABS = (
     "links.connect", "stage.__init__", "stage.execute", "stage.run", "vocabulary.vocab_parallel_cross_entropy",
@@ -33,48 +34,6 @@ OF_OTHER_LABS = (
     "clip.clip_gradients", "sets.global_norm", "by_hand.average_over_mesh", "by_hand.norm_over_mesh",
 )  # fmt: skip
 CALLS = ("making it", "backward", "clip", "step")
-TURNED = "tp slowest"
-
-
-def _case(pp, dp, tp, what=""):
-    axes = (("pp", pp), ("dp", dp), ("ep", 1), ("cp", 1), ("tp", tp))
-    return MeshCase(tuple(range(pp * dp * tp)), what=what, axes=axes[::-1] if what else axes)
-
-
-def cases(world_size):
-    """No axis has more than 2 ranks: so an all-reduce is 2 n elements, whatever the way."""
-    if world_size == 8:
-        return (_case(2, 2, 2),)
-    return (_case(2, 2, 1), _case(1, 2, 2), _case(2, 1, 2, TURNED))
-
-
-def _rows_of_microbatch(case):
-    """Of 3 or 6 rows on a rank: the last micro-batch has fewer."""
-    return 2 if case.sizes["dp"] == 2 else 4
-
-
-def _batch(step):
-    """tokens, targets of the whole batch: (ROWS, T) int64."""
-    numbers = torch.Generator("cpu").manual_seed(step)
-    both = torch.randint(SHAPE.vocab_size, (2, ROWS, SHAPE.seq_len), generator=numbers, device="cpu")
-    return both.to(backend.device())
-
-
-@functools.cache
-def _one_process():
-    """[(loss, norm, max_norm) of each step], of the whole batch in one process."""
-    model, found = small_gpt(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss = model.loss(*_batch(step))
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
-        most = norm.item() * (0.5 if step == 0 else 2)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), most)
-        optimizer.step()
-        found.append((loss.item(), norm.item(), most))
-    return found
 
 
 class _Counted:
@@ -112,14 +71,14 @@ def _called(where, fn, *args, **named):
 def _one(fn, case, mesh):
     """All steps of a case, up to the first that is wrong on this rank: seen, [[loss, norm], ...]."""
     average, norm_of = _Counted(hybrid.average_over_mesh), _Counted(hybrid.norm_over_mesh)
-    batches = [[own_rows(each, mesh) for each in _batch(step)] for step in range(STEPS)]
+    batches = [[own_rows(each, mesh) for each in batch_of(step)] for step in range(STEPS)]
     sgd = lambda parameters: torch.optim.SGD(parameters, lr=RATE)
-    given = (small_gpt(), mesh, batches[0][0], _rows_of_microbatch(case), sgd)
+    given = (small_gpt(), mesh, batches[0][0], rows_of_microbatch(case), sgd)
     answer = _called(label(case, CALLS[0]), fn, *given, average=average, norm_of=norm_of)
     record = {"ok": False, "value": None, "seen": [], "used": []}
     if _is_libs(answer):
         return record | {"value": Problem("built-in", "it is lib's Hybrid, which does what this exercise asks for")}
-    for step, (batch, (loss, norm, most)) in enumerate(zip(batches, _one_process(), strict=True)):
+    for step, (batch, (loss, norm, most)) in enumerate(zip(batches, one_process(), strict=True)):
         average.count = norm_of.count = 0
         got = [_called(label(case, "backward", step), answer.backward, *batch)]
         got.append(_called(label(case, "clip", step), answer.clip, most))
@@ -156,7 +115,7 @@ def _wrong(where, step, got, want):
     return None
 
 
-def _as_one_process(runs):
+def _asone_process(runs):
     """The Problem of the rank that is wrong earliest; facts: apart, ranks differ; stage, only those of a stage are."""
     for run in runs:
         for _, case, records in seen([run], cases):
@@ -306,7 +265,7 @@ EXERCISE = Exercise(
     },
     claims=(
         claim(
-            "one process's losses and norms", 6, "three clipped steps; 3 meshes of 4 ranks, one of 8", _as_one_process
+            "one process's losses and norms", 6, "three clipped steps; 3 meshes of 4 ranks, one of 8", _asone_process
         ),
         claim("elements on the wire", 3, "along tp, pp and dp, as lib.cost.volume says", _over_its_axes),
         claim("with what it was given", 1, "average and norm_of, once a step", _with_what_is_given),

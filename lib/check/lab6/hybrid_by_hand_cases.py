@@ -1,0 +1,52 @@
+"""HybridByHand's cases, the batches of its steps, and what one process makes of them."""
+
+import functools
+
+import torch
+
+from lib import backend
+from lib.check.lab6.on_a_mesh import SHAPE, MeshCase, small_gpt
+
+ROWS, STEPS, RATE = 6, 3, 0.5
+TURNED = "tp slowest"
+
+
+def _case(pp, dp, tp, what=""):
+    axes = (("pp", pp), ("dp", dp), ("ep", 1), ("cp", 1), ("tp", tp))
+    return MeshCase(tuple(range(pp * dp * tp)), what=what, axes=axes[::-1] if what else axes)
+
+
+def cases(world_size):
+    """No axis has more than 2 ranks: so an all-reduce is 2 n elements, whatever the way."""
+    if world_size == 8:
+        return (_case(2, 2, 2),)
+    return (_case(2, 2, 1), _case(1, 2, 2), _case(2, 1, 2, TURNED))
+
+
+def rows_of_microbatch(case):
+    """Of 3 or 6 rows on a rank: the last micro-batch has fewer."""
+    return 2 if case.sizes["dp"] == 2 else 4
+
+
+def batch_of(step):
+    """tokens, targets of the whole batch: (ROWS, T) int64."""
+    numbers = torch.Generator("cpu").manual_seed(step)
+    both = torch.randint(SHAPE.vocab_size, (2, ROWS, SHAPE.seq_len), generator=numbers, device="cpu")
+    return both.to(backend.device())
+
+
+@functools.cache
+def one_process():
+    """[(loss, norm, max_norm) of each step], of the whole batch in one process."""
+    model, found = small_gpt(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = model.loss(*batch_of(step))
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
+        most = norm.item() * (0.5 if step == 0 else 2)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), most)
+        optimizer.step()
+        found.append((loss.item(), norm.item(), most))
+    return found
