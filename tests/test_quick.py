@@ -58,7 +58,7 @@ def test_an_unwritten_answer_has_no_points_and_a_wrong_one_is_told_why(capsys):
 
     with pytest.raises(check.CheckFailed, match="not written yet"):
         check.broadcast(broadcast)
-    assert "0 of 12 points" in capsys.readouterr().out
+    assert "0 of 12 bonus points" in capsys.readouterr().out
 
     def broadcast(tensor, root=0, group=None):
         return tensor  # delivers nothing

@@ -8,7 +8,7 @@
 `python -m lib.course --help` lists the commands. Nothing here imports torch.
 
 notebook.py build.py execute.py                  notebooks as data; the student's from ours; outputs stored
-validate.py lint.py                              a lab is sound: five proofs, and the rules of the first
+validate.py lint.py reach.py                     a lab is sound: five proofs; the rules of the first; what answers reach
 nbval_run.py nbval_plugin.py                     a notebook run by nbval, in a process of its own
 grade.py merge.py report.py                      one notebook: answers put into ours, points, a table
 output_cap.py tamper.py                          in its kernel: endless output, signs of a forged report

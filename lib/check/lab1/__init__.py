@@ -8,6 +8,7 @@
     accumulate.py              6  k micro-batches and one exchange
     sample_indices.py          7  which examples are whose in which epoch
     loss_scaler.py             8  gradients that fp16 can carry
+    outer_step.py              9  bonus: the end of a DiLoCo round
 
 Beside them:
 

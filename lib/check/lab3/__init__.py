@@ -5,7 +5,8 @@
     parallel_attention.py   4  a rank's heads
     vocabulary.py           5  where the model begins and ends: embedding, cross-entropy
     sequence.py             6  each rank its own tokens
-    split_state_dict.py     7  a rank's part of the whole model's parameters
+    split_state_dict.py     7  bonus: a rank's part of the whole model's parameters
+    merge_attention.py      9  attention over all keys from attention over some
 
 Beside them:
 

@@ -6,12 +6,13 @@
     hybrid_by_hand.py      2  a whole step on a mesh, put together
     plan_costs.py          5  a plan's memory, bubble and messages
     choose_plan.py         6  the fastest plan that fits
-    shares.py              7  rows for ranks of unequal speed
+    shares.py              7  bonus: rows for ranks of unequal speed
     capstone.py            9  a plan for GPT-3 on 256 GPUs, and why
 
 Beside them:
 
     mesh_cases.py             on which meshes mesh.py asks
+    hybrid_by_hand_cases.py   on which meshes hybrid_by_hand.py asks, and what one process does
     on_a_mesh.py              the meshes of 8 ranks, and the parameters on them
     choose_plan_jobs.py       the jobs that a plan is asked for
     *_wrong.py                known mistakes of the file of that name; no release has them
