@@ -22,13 +22,13 @@ from lib.ledger.source import place
 
 def write(ledger: Ledger, path: str | Path) -> int:
     """Write `ledger` to `path` as a Chrome trace, over what stands there; returns how many operations it shows."""
-    events = [event for rank in range(ledger.world_size) for event in _rank(ledger, rank)]
+    last = max((_known_end(entry) for entry in ledger.entries), default=0.0)  # seconds
+    events = [event for rank in range(ledger.world_size) for event in _rank(ledger, rank, last)]
     Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
     return len(ledger.entries)
 
 
-def _rank(ledger, rank):
-    last = max((_known_end(entry) for entry in ledger.entries), default=0.0)
+def _rank(ledger, rank, last):
     entries = [entry for entry in ledger.of(rank) if entry.op != "mark"]
     waits = [(e.wait_from, last if e.wait_to is None else e.wait_to, e) for e in entries if e.wait_from is not None]
     operations = [(e.posted, last if e.open else _known_end(e), e) for e in entries]

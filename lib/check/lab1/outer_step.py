@@ -72,15 +72,15 @@ def _record(fn, case, group, control):
     recorder, problem = Recorder(control, [case.members]), None
     start = [w.to(device) for w in _begin()]
     parameters = [torch.nn.Parameter(w.clone()) for w in start]
-    velocity, wanted = [torch.zeros_like(w) for w in start], _right(case, group)
+    velocity = [torch.zeros_like(w) for w in start]
     with suppress(Clash):  # it is in the record
-        for number, (lr_momentum, right) in enumerate(zip([HOW[case.what]] * ROUNDS, wanted, strict=True)):
+        for number, right in enumerate(_right(case, group)):
             with torch.no_grad():
                 for p, by in zip(parameters, _moved(rank, number), strict=True):
                     p += by.to(device)
             now = {"parameter": parameters, "start": start, "velocity": velocity}
             before = {what: [tensor.detach().clone() for tensor in tensors] for what, tensors in now.items()}
-            called(case, fn, iter(parameters), start, velocity, *lr_momentum, group, recorder.all_reduce)
+            called(case, fn, iter(parameters), start, velocity, *HOW[case.what], group, recorder.all_reduce)
             problem = problem or _wrong(case, rank, number, now, before, right)
     recorder.end()
     record = recorder.record() | {"problem": problem}

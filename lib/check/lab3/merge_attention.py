@@ -52,10 +52,6 @@ def _in(cases):
     return lambda p: p.fact("case") in cases
 
 
-def _nan(p):
-    return bool(p.fact("nan"))
-
-
 def _wrong_in(what):
     return s.both(s.kind("value"), s.fact("what", what))
 
@@ -88,7 +84,7 @@ EXERCISE = Exercise(
         Hint("another dtype", s.both(s.kind("form"), s.fact("dtype")), "the result has the dtype of the parts."),
         Hint(
             "nan where no key is seen",
-            s.both(_nan, _in(UNSEEN)),
+            s.both(s.fact("nan"), _in(UNSEEN)),
             "-inf minus -inf is no number. Where the new log_sum is -inf, both weights are 0.",
         ),
         Hint(

@@ -115,7 +115,7 @@ def _wrong(where, step, got, want):
     return None
 
 
-def _asone_process(runs):
+def _as_one_process(runs):
     """The Problem of the rank that is wrong earliest; facts: apart, ranks differ; stage, only those of a stage are."""
     for run in runs:
         for _, case, records in seen([run], cases):
@@ -265,7 +265,7 @@ EXERCISE = Exercise(
     },
     claims=(
         claim(
-            "one process's losses and norms", 6, "three clipped steps; 3 meshes of 4 ranks, one of 8", _asone_process
+            "one process's losses and norms", 6, "three clipped steps; 3 meshes of 4 ranks, one of 8", _as_one_process
         ),
         claim("elements on the wire", 3, "along tp, pp and dp, as lib.cost.volume says", _over_its_axes),
         claim("with what it was given", 1, "average and norm_of, once a step", _with_what_is_given),
