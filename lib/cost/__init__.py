@@ -7,6 +7,7 @@ Formulas
     activations.py    bytes that a layer's activations take
     compute.py        operations per token, and days of training
     data_parallel.py  seconds of a step of data parallelism, and how it scales
+    exposed.py        seconds of messages that no compute hides
     zero.py           what each stage of ZeRO keeps and sends
     strategies.py     six ways to divide training: which fit, and how long a step waits for them
 

@@ -12,8 +12,11 @@
 
 L layers of width h, V vocabulary, s tokens in a sequence, b sequences in a micro-batch, m micro-batches per pipeline;
 p = pp, t = tp, d = dp, v stages per rank. 16 bits for weights, gradients, activations; sequence parallelism, and the
-attention scores recomputed. The rest of lib/cost counts what is left out here: the last stage's logits, memory that
-comes and goes, experts, context parallelism, other precisions.
+attention scores recomputed.
+
+`estimate` goes further: gradients of 4 bytes, interleaved stages, full recomputation, mixtures of experts, and on to
+seconds and MFU, within some per cent. The rest of lib/cost counts what is left out here: the last stage's logits,
+memory that comes and goes, launches, context parallelism, other precisions.
 
 Sources: Narayanan et al. 2021 for the layout, section 2.2 for the bubble; Korthikanti et al. 2022, equation 4 for 34.
 """
@@ -50,6 +53,34 @@ def plan_messages(model, plan):
         "pp": m * plan.v * 2 * activations / plan.tp if plan.pp > 1 else 0.0,
         "dp": 2 * (plan.dp - 1) / plan.dp * 2 * _first_stage(model, plan),
     }
+
+
+# exercise: lab6.estimate
+def estimate(model, plan, gpu, reached):
+    """(bytes on a GPU, seconds of a step, MFU from 0 to 1) of a dense model or a mixture of experts, roughly.
+
+    model: a `lib.cost.shapes.Model`; plan: a Plan of ZeRO stage 1 with cp = 1, no or full recomputation; gpu: a
+    `lib.cost.hardware.GPU`. reached: the share of its peak that a GPU's work reaches on average, what is sent and
+    waited for apart. Against the cost model: memory within 15 %, seconds within 20 %, on plans that one would run.
+    """
+    h, k, full = model.hidden, model.topk, plan.recompute == "full"
+    in_experts = model.experts * model.expert_parameters * model.layers
+    weights = ((model.parameters - in_experts) / plan.tp + in_experts / plan.ep) / plan.pp  # on a GPU
+    state = (2 + 4) * weights + 12 * model.parameters / plan.gpus
+
+    tokens, layers = plan.micro_batch * model.seq / plan.tp, model.layers / plan.pp  # of a micro-batch; on a GPU
+    layer = 15 * h + k * (4 * h + 6 * model.ffn) if k else 34 * h  # bytes that a layer keeps of a token
+    in_flight = min(plan.micro_batches, plan.pp) * (1 + (plan.pp - 1) / (plan.pp * plan.v) * (plan.v > 1))
+    kept = 2 * h * layers * in_flight + layer if full else layer * layers * in_flight
+
+    operations = 6 * model.active_parameters * plan.global_batch * model.seq
+    computing = operations * (4 / 3 if full else 1) / (plan.gpus * gpu.bf16 * reached)
+    passed = plan.micro_batches * tokens * layers  # tokens through layers, on a GPU
+    rows = (6 if full else 4) * passed * k * (plan.ep - 1) / plan.ep * 2 * h  # there and home, forward and backward
+    wire = gpu.link if plan.ep <= gpu.per_node else gpu.nic / (1 - gpu.per_node / plan.ep)
+    sums = passed * 4 * 2 * (plan.tp - 1) * 2 * h  # along tp
+    seconds = (computing + rows / wire + sums / gpu.link) / (1 - plan_bubble(plan))
+    return state + kept * tokens, seconds, operations / (plan.gpus * gpu.bf16 * seconds)
 
 
 def _first_stage(model, plan):

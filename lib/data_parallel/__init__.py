@@ -15,6 +15,8 @@ bucketed.py             the same gradients in a few flat buckets                
 sampler.py              which examples are whose                                 nothing
                         shards of unequal size, ranks that run out of data       and one number
 diloco.py               H steps of each rank's own, then an outer step of all    one per parameter and H steps
+diloco_seeds.py         the same against one exchange a step, three seeds:       nothing
+                        seeds.json, made by `python -m lib.data_parallel`
 
 The wrappers naive, bucketed and overlapped are used alike, and each takes the all-reduce that it is to use:
 

@@ -1,0 +1,69 @@
+"""DiLoCo beside data parallelism at equal steps: validation losses of three seeds, as stored, and how they are made.
+
+    data parallel   4 ranks agree on the gradients of every step
+    DiLoCo          4 ranks agree on the weights after every 20 steps: eta 1, mu 0, so the mean of all
+
+Of both, a step is AdamW's, on 3 of a batch's 12 sequences a rank: equal steps are equal tokens. One process computes
+what ranks compute, but for the order of sums: the mean gradient of equal shares is that of the whole batch, and an
+outer step with eta 1 and mu 0 is a mean of weights. How seeds are stored and compared: lib/seeds.py.
+
+`python -m lib.data_parallel` trains all anew, one core and about three minutes, and writes seeds.json.
+"""
+
+from pathlib import Path
+
+import torch
+
+from lib import seeds
+from lib import text as texts
+from lib.model import GPT, Shape, cross_entropy
+
+RUNS = {"data parallel": 1, "DiLoCo": 20}  # steps from one agreement to the next
+N, BATCH, SEQ_LEN, RATE = 4, 12, 32, 3e-3
+SEEDS, STEPS, EVERY = (0, 1, 2), 600, 20
+STORED = seeds.Seeds(
+    Path(__file__).with_name("seeds.json"),
+    "python -m lib.data_parallel",
+    RUNS,
+    SEEDS,
+    tuple(range(EVERY, STEPS + 1, EVERY)),
+)
+
+
+def shape_of(text):
+    """The Shape of the GPT that is trained on this Text."""
+    return Shape(len(text.vocabulary), seq_len=SEQ_LEN, n_layers=2, hidden=32, n_heads=4)
+
+
+def train(run, seed, steps=STEPS):
+    """[validation loss after EVERY, 2 EVERY, ... steps] of this run and seed, in one process."""
+    text, H, losses = texts.load(), RUNS[run], []
+    unseen = seeds.windows(text, SEQ_LEN)
+    models = [GPT(shape_of(text), seed) for _ in range(N if H > 1 else 1)]  # who always agree are one
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=RATE) for model in models]
+    for step in range(1, steps + 1):
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            optimizer.zero_grad()
+            tokens, targets = texts.batch(text.train, step, rank, len(models), BATCH, SEQ_LEN, seed)
+            cross_entropy(model(tokens), targets).backward()
+            optimizer.step()
+        if step % H == 0:
+            agree(models)
+        if step % EVERY == 0:
+            losses.append(seeds.validation_loss(models[0], *unseen, batch=256))
+    return losses
+
+
+@torch.no_grad()
+def agree(models):
+    """The outer step with eta 1 and mu 0: every model's parameters become the mean over the models."""
+    for same in zip(*(model.parameters() for model in models), strict=True):
+        mean = torch.stack(same).mean(0)
+        for p in same:
+            p.copy_(mean)
+
+
+def store():
+    """Train every run with every seed, and write the file."""
+    torch.set_num_threads(1)
+    STORED.store(train)
