@@ -2,12 +2,15 @@
 
 Deciding: plain Python, no torch, no ranks.
     actions.py       2F0: what a rank does, and what that needs
-    schedules.py     relay, GPipe, 1F1B, interleaved 1F1B, ZB-H1
+    schedules.py     relay, GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-V, DualPipeV
     validate.py      can the ranks run it? else the action at fault, or the circle
     simulate.py      when each action runs, the bubble, what is kept; a schedule as text
     measured.py      the times and the messages of a run, to simulate it with
     balance.py       layers into stages
     stash.py         PipeDream: no flush, and which weights each action reads; 2BW
+    puzzle.py        the puzzle: stages that differ, messages, and a cap on what is kept; three levels
+    shortest.py      its shortest makespan, by branch and bound
+    __main__.py      finds it for every level, and stores it
     transfers.py     the messages of a schedule: when to post a receive, what has been sent
 
 Executing, on ranks. This needs torch, so it is imported by its own name and not from here.
@@ -22,16 +25,16 @@ Executing, on ranks. This needs torch, so it is imported by its own name and not
     paced_run.py     stages that sleep, for more ranks than cores
 """
 
-from lib.pipeline.actions import Action, inputs, messages, parse, source, target
+from lib.pipeline.actions import Action, Wiring, inputs, loop, messages, parse, source, target, v_shape
 from lib.pipeline.balance import balance
 from lib.pipeline.measured import recorded, times_of
-from lib.pipeline.schedules import gpipe, interleaved, one_f_one_b, relay, zb_h1
+from lib.pipeline.schedules import dualpipe_v, gpipe, interleaved, one_f_one_b, relay, zb_h1, zb_v
 from lib.pipeline.simulate import UNIT, Bar, Simulation, grid, kept, simulate
 from lib.pipeline.stash import pipedream, versions, versions_kept
 from lib.pipeline.validate import ScheduleError, validate
 
 __all__ = [
-    "UNIT", "Action", "Bar", "ScheduleError", "Simulation", "balance", "gpipe", "grid", "inputs", "interleaved", "kept",
-    "messages", "one_f_one_b", "parse", "pipedream", "recorded", "relay", "simulate", "source", "target", "times_of",
-    "validate", "versions", "versions_kept", "zb_h1",
+    "UNIT", "Action", "Bar", "ScheduleError", "Simulation", "Wiring", "balance", "dualpipe_v", "gpipe", "grid",
+    "inputs", "interleaved", "kept", "loop", "messages", "one_f_one_b", "parse", "pipedream", "recorded", "relay",
+    "simulate", "source", "target", "times_of", "v_shape", "validate", "versions", "versions_kept", "zb_h1", "zb_v",
 ]  # fmt: skip

@@ -14,9 +14,15 @@ A schedule is a list with one list of actions per rank: `schedule[rank]` is what
 All files of this room that decide (schedules, validate, simulate, grid) pass such lists around, and so does stage.py,
 which executes them.
 
-p      ranks, so the length of a schedule        stage s lives on rank s mod p
+p      ranks, so the length of a schedule
 v      stages per rank, 1 if not said            stages are 0 ... vp-1
 m      micro-batches                             0 ... m-1
+
+Where a stage lives is read off the lists: on the rank whose list has its actions. Two placements have a name:
+
+    stage         0 1 2 3 4 5 6 7       p = 4, v = 2
+    loop          0 1 2 3 0 1 2 3       round the ranks: what every schedule does that says nothing else
+    v_shape       0 1 2 3 3 2 1 0       down the ranks and up again: the first and the last stage share a rank
 
 Notation: torch.distributed.pipelining. Halves of backward: Qi et al. 2024, who call I "B".
 """
@@ -51,8 +57,8 @@ def parse(text):
 def source(action, n_stages):
     """The action of another stage whose result this one receives; None if it receives nothing.
 
-    A forward receives the previous stage's output, a B or I the gradient of its own output from the next stage.
-    n_stages: stages of the whole pipeline, vp.
+    A forward receives the previous stage's output, a B or I the gradient of its own output from the next stage: of
+    the same kind here; `Wiring` knows which one a schedule has. n_stages: stages of the whole pipeline, vp.
     """
     stage, kind, microbatch = action
     if kind == "F" and stage > 0:
@@ -86,14 +92,73 @@ def count_stages(schedule):
     return 1 + max(action.stage for actions in schedule for action in actions)
 
 
+def loop(p, n_stages):
+    """[rank of stage 0, 1, ...]: stage s on rank s mod p."""
+    return [stage % p for stage in range(n_stages)]
+
+
+def v_shape(p, n_stages):
+    """[rank of stage 0, 1, ...]: 0 to p-1, then p-1 to 0, and so on: stages p-1 and p are on one rank."""
+    return [stage % p if stage // p % 2 == 0 else p - 1 - stage % p for stage in range(n_stages)]
+
+
+class Wiring:
+    """Where a schedule's stages live, and who needs whose result: read off its lists.
+
+    n_stages: vp. ranks: [rank of stage 0, 1, ...]; None for a stage that no list has.
+    """
+
+    def __init__(self, schedule):
+        self.n_stages = count_stages(schedule)
+        self.ranks = [None] * self.n_stages
+        for rank, actions in enumerate(schedule):
+            for action in actions:
+                self.ranks[action.stage] = rank
+        # A whole backward may wait for the first half of another, and the other way round.
+        self.halved = {(a.stage, a.microbatch) for actions in schedule for a in actions if a.kind == "I"}
+
+    def rank(self, action):
+        """The rank that runs `action`."""
+        return self.ranks[action.stage]
+
+    def source(self, action):
+        """`source`, with the kind of backward that is in the lists."""
+        return self._as_listed(source(action, self.n_stages))
+
+    def target(self, action):
+        """`target`, with the kind of backward that is in the lists."""
+        return self._as_listed(target(action, self.n_stages))
+
+    def inputs(self, action):
+        """`inputs`, with the kind of backward that is in the lists."""
+        return [self._as_listed(need) for need in inputs(action, self.n_stages)]
+
+    def sender(self, action):
+        """The action of another rank whose result `action` receives; None if nothing comes from another rank."""
+        return self._elsewhere(self.source(action), action)
+
+    def receiver(self, action):
+        """The action of another rank that receives the result of `action`; None if it stays on its rank."""
+        return self._elsewhere(self.target(action), action)
+
+    def _as_listed(self, action):
+        if action is None or action.kind not in "BI":
+            return action
+        return action._replace(kind="I" if (action.stage, action.microbatch) in self.halved else "B")
+
+    def _elsewhere(self, other, action):
+        return other if other and self.rank(other) != self.rank(action) else None
+
+
 def messages(schedule):
     """[(action, target)] for every result that goes to another rank, by sender and in the order of sending.
 
-    2(p-1)m of them with one stage per rank; 2(vp-1)m with v stages on each of several ranks.
+    2(p-1)m of them with one stage per rank; with v stages on each of several ranks 2(vp-1)m in a loop, and
+    2v(p-1)m in a V, where a rank hands over to itself at every turn.
     """
-    p, n_stages = len(schedule), count_stages(schedule)
-    pairs = [(action, target(action, n_stages)) for actions in schedule for action in actions]
-    return [(action, to) for action, to in pairs if to and to.stage % p != action.stage % p]
+    wiring = Wiring(schedule)
+    pairs = [(action, wiring.receiver(action)) for actions in schedule for action in actions]
+    return [(action, to) for action, to in pairs if to]
 
 
 def at_least_one(**sizes):

@@ -20,22 +20,20 @@ import time
 import torch
 
 from lib import backend
-from lib.pipeline.actions import source, target
 from lib.pipeline.simulate import Bar
 
 
-def execute(steps, n_stages, compute, shape_of, links, record=None):
-    """Run this rank's list of a schedule of `n_stages` stages, as one of the ranks of `links`, which all call it.
+def execute(steps, wiring, compute, shape_of, links, record=None):
+    """Run this rank's list of a schedule with this `Wiring`, as one of the ranks of `links`, which all call it.
 
     steps: this rank's, of `transfers(schedule)`.
-    compute: compute(action, given) -> the tensor that `target(action)` needs, or None where there is none.
-        given: the result of `source(action)`, received or made on this rank; None if it has no source.
+    compute: compute(action, given) -> the tensor that `wiring.target(action)` needs, or None where there is none.
+        given: the result of `wiring.source(action)`, received or made on this rank; None if it has no source.
     shape_of: shape_of(action) -> (shape, dtype) of the result of an action of another rank.
     record: called after each action with its Bar (rank, action, start, end), in seconds of a clock that the ranks of a
         machine share. start: what it needs has arrived. On a GPU the rank waits for the device before it looks.
     Sends: every result that another rank needs, once.
     """
-    p = len(links.ranks)
     recv_buffers = {}  # action of another rank: (buffer, its receive)
     sent = {}  # action: the send of its result
     local_results = {}  # action: its result, for another action of this rank
@@ -44,8 +42,8 @@ def execute(steps, n_stages, compute, shape_of, links, record=None):
         for a in recvs_to_post:
             shape, dtype = shape_of(a)
             out = torch.empty(shape, dtype=dtype)
-            recv_buffers[a] = out, links.receive(out, a.stage % p)
-        given = local_results.pop(source(action, n_stages), None)
+            recv_buffers[a] = out, links.receive(out, wiring.rank(a))
+        given = local_results.pop(wiring.source(action), None)
         if waits_on:
             given, arriving = recv_buffers.pop(waits_on)
             arriving.wait()
@@ -58,8 +56,8 @@ def execute(steps, n_stages, compute, shape_of, links, record=None):
             record(Bar(links.rank, action, began, _clock(record)))
 
         if sends:
-            sent[action] = links.send(result, target(action, n_stages).stage % p)
-        elif target(action, n_stages):
+            sent[action] = links.send(result, wiring.rank(wiring.target(action)))
+        elif wiring.target(action):
             local_results[action] = result
         given = result = out = arriving = None  # keep no tensor alive while waiting for the next one
 

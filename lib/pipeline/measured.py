@@ -21,7 +21,7 @@ each other, and what a rank does between two actions.
 from math import inf
 from statistics import mean
 
-from lib.pipeline.actions import source
+from lib.pipeline.actions import Wiring
 from lib.pipeline.simulate import Simulation
 
 
@@ -52,7 +52,7 @@ def times_of(bars):
     times = {kind: [mean(lengths[kind, stage]) for stage in range(n_stages)] for kind in kinds}
 
     waited, all_of_them = ([[] for _ in range(n_stages - 1)] for _ in range(2))
-    for sent, received, free in _messages(bars, n_stages):
+    for sent, received, free in _messages(bars):
         edge, time = min(sent.action.stage, received.action.stage), received.start - sent.end
         all_of_them[edge].append(time)
         if free <= sent.end:
@@ -61,12 +61,13 @@ def times_of(bars):
     return times, message
 
 
-def _messages(bars, n_stages):
+def _messages(bars):
     """(bar of the sender, bar of the receiver, since when the receiver is free) of each message."""
     by_action = {bar.action: bar for bar in bars}
+    wiring = Wiring(recorded(bars).schedule)
     free = {}  # rank: when its last bar so far ended
     for bar in sorted(bars, key=_in_order):
-        sent = by_action.get(source(bar.action, n_stages))
+        sent = by_action.get(wiring.source(bar.action))
         if sent and sent.rank != bar.rank:
             yield sent, bar, free.get(bar.rank, -inf)
         free[bar.rank] = bar.end

@@ -14,7 +14,7 @@ import torch
 
 from lib.collectives import barrier
 from lib.paced import PacedStage
-from lib.pipeline.actions import count_stages
+from lib.pipeline.actions import Wiring
 from lib.pipeline.stage import Pipeline
 
 WIDTH = 64  # elements of a row: little to compute
@@ -32,7 +32,8 @@ def run_paced(schedule, times, links, rows=1):
     Sends: as `Pipeline.run`, twice: once without any time, so that everything has been used once, and once timed, when
     all ranks are there.
     """
-    n_stages, m = count_stages(schedule), 1 + max(action.microbatch for actions in schedule for action in actions)
+    homes, m = Wiring(schedule).ranks, 1 + max(action.microbatch for actions in schedule for action in actions)
+    n_stages = len(homes)
     per_stage = lambda time: [time] * n_stages if isinstance(time, Real) else time
     F = per_stage(times["F"])
     if "B" in times:
@@ -43,7 +44,7 @@ def run_paced(schedule, times, links, rows=1):
     xs, bars = [torch.ones(rows, WIDTH)] * m, []
     for pace in (0, 1):
         stages = [PacedStage(WIDTH, pace * F[s], pace * I[s], pace * W[s]) for s in range(n_stages)]
-        pipeline = Pipeline(stages, links, xs)
+        pipeline = Pipeline(stages, links, xs, lambda *_: homes)
         bars.clear()
         barrier()
         pipeline.run(schedule, xs, xs, lambda y, target: y.mean(), bars.append)

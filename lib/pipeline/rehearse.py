@@ -22,21 +22,22 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 MOST_DIMS = 8
 
 
-def rehearse(stages, links, n_stages, microbatches):
+def rehearse(stages, links, homes, microbatches):
     """{(stage, micro-batch): (shape, dtype) of what that stage gives}, for this rank's stages and those before them.
 
-    stages: {stage: module}, this rank's. microbatches: a tensor each on place 0; elsewhere only their number counts.
+    stages: {stage: module}, this rank's. homes: [place of stage 0, 1, ...]. microbatches: a tensor each on the place of
+    stage 0; elsewhere only their number counts.
     Sends: for each two neighbouring stages on different ranks one message, int64 (m, 10).
     Raises ValueError for a stage that gives anything but a tensor of a floating-point dtype.
     """
-    p, m, gives = len(links.ranks), len(microbatches), {}
+    m, gives = len(microbatches), {}
     for stage in sorted(stages):
         if stage == 0:
             takes = [(x.shape, x.dtype) for x in microbatches]
         else:
-            if p > 1:
+            if homes[stage - 1] != links.rank:
                 table = torch.empty(m, 2 + MOST_DIMS, dtype=torch.int64)
-                links.receive(table, (stage - 1) % p).wait()
+                links.receive(table, homes[stage - 1]).wait()
                 gives.update({(stage - 1, j): _read(row) for j, row in enumerate(table.tolist())})
             takes = [gives[stage - 1, j] for j in range(m)]
         result = {}  # one forward per shape
@@ -44,9 +45,9 @@ def rehearse(stages, links, n_stages, microbatches):
             if (shape, dtype) not in result:
                 result[shape, dtype] = _forward(stages[stage], stage, torch.zeros(shape, dtype=dtype))
         gives.update({(stage, j): result[took] for j, took in enumerate(takes)})
-        if p > 1 and stage < n_stages - 1:
+        if stage < len(homes) - 1 and homes[stage + 1] != links.rank:
             table = torch.tensor([_write(*gives[stage, j]) for j in range(m)])
-            links.send(table, (stage + 1) % p).wait()
+            links.send(table, homes[stage + 1]).wait()
     return gives
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import NamedTuple
 
-from lib.pipeline.actions import Action, count_stages, inputs
+from lib.pipeline.actions import Action, Wiring
 from lib.pipeline.validate import walk
 
 UNIT = {"F": 1, "B": 2, "I": 1, "W": 1}  # backward makes two products where forward makes one
@@ -86,23 +86,24 @@ class Simulation:
 def simulate(schedule, times=UNIT, message=0):
     """Run `schedule` on a clock. Returns a Simulation, whose `bars` are (rank, action, start, end).
 
-    times: {"F": ..., "B": ...}, or with "I" and "W" in place of "B", in any unit; each a number, or a list with one per
-        stage (vp of them).
+    times: {"F": ..., "B": ...}, or with "I" and "W" in place of "B" or beside it, in any unit; each a number, or a
+        list with one per stage (vp of them).
     message: time from one rank to the next, same unit; a number, or a list with one per pair of neighbouring stages:
         message[s] between stages s and s+1, in both directions. Nothing is sent between stages of one rank.
     Raises ScheduleError for a schedule that comes to a stand, ValueError for a time that is missing.
     """
-    p, n_stages = len(schedule), count_stages(schedule)
+    wiring = Wiring(schedule)
+    n_stages = wiring.n_stages
     edges = _one_per(n_stages - 1, message, "message times, one between each two neighbouring stages")
     durations = {kind: _one_per(n_stages, time, f"times for {kind}, one per stage") for kind, time in times.items()}
 
-    free, end, bars = [0] * p, {}, []
+    free, end, bars = [0] * len(schedule), {}, []
     for rank, action in walk(schedule):
         if action.kind not in durations:
             raise ValueError(f"{action} needs a time: times has {', '.join(times)}, add {action.kind!r}")
         arrivals = [
-            end[need] + (edges[min(need.stage, action.stage)] if need.stage % p != action.stage % p else 0)
-            for need in inputs(action, n_stages)
+            end[need] + (edges[min(need.stage, action.stage)] if wiring.rank(need) != rank else 0)
+            for need in wiring.inputs(action)
         ]
         start = max([free[rank], *arrivals])
         free[rank] = end[action] = start + durations[action.kind][action.stage]

@@ -55,15 +55,16 @@ def _check(ranges, n, what):
         raise ValueError(f"the stages' {what} are {[list(part) for part in ranges]}, in all not 0 to {n - 1} in order")
 
 
-def tied(stages, links):
+def tied(stages, links, homes):
     """This rank's parameters that a stage of another rank has too, in the order of the stages: both ends' is the same.
 
-    stages: the modules of all stages, stage s on rank s mod p. Raises ValueError for a tie between other ranks.
+    stages: the modules of all stages. homes: [place of stage 0, 1, ...].
+    Raises ValueError for a tie between other ranks.
     """
     p, ranks = len(links.ranks), {}  # parameter: the places where it is
     for s, stage in enumerate(stages):
         for name, parameter in stage.named_parameters():
-            ranks.setdefault(parameter, {})[s % p] = f"stage {s}'s {name}"
+            ranks.setdefault(parameter, {})[homes[s]] = f"stage {s}'s {name}"
     shared = {parameter: at for parameter, at in ranks.items() if len(at) > 1 and parameter.requires_grad}
     for at in shared.values():
         if at.keys() != {0, p - 1}:

@@ -22,6 +22,7 @@ import functools
 import torch
 from torch.autograd.graph import get_gradient_edge
 
+from lib.pipeline.actions import Wiring, loop
 from lib.pipeline.execute import execute
 from lib.pipeline.halves import LinearsLater, weight_gradients
 from lib.pipeline.rehearse import rehearse
@@ -85,15 +86,16 @@ class Pipeline:
         pipeline = Pipeline(stages, links, tokens.split(b))
         loss = pipeline.run(one_f_one_b(p, m), tokens.split(b), targets.split(b), cross_entropy)
 
-    stages: {stage: Stage}, this rank's. tied: this rank's parameters that are also in a stage of another rank.
+    stages: {stage: Stage}, this rank's. placement: where stages live, as for `validate`.
+    tied: this rank's parameters that are also in a stage of another rank.
     """
 
-    def __init__(self, stages, links, microbatches):
-        """stages: the modules of all stages, v for each rank, in order; stage s lives on rank s mod p of `links`.
+    def __init__(self, stages, links, microbatches, placement=loop):
+        """stages: the modules of all stages, v for each rank, in order; stage s lives on place `placement(p, vp)[s]`.
 
         Only this rank's are run. The others show which parameters are tied, and may be on the meta device; copies of a
         tied parameter start from equal values.
-        microbatches: m tensors as `run` will get them; on the first rank their shapes count, elsewhere only m.
+        microbatches: m tensors as `run` will get them; on the first stage's rank their shapes count, elsewhere only m.
         Sends: a rehearsal. Raises ValueError where p does not divide the number of stages, or for a parameter that is
         tied between other ranks than the first and the last.
         """
@@ -101,10 +103,11 @@ class Pipeline:
         if n_stages == 0 or n_stages % p:
             raise ValueError(f"{n_stages} stages on {p} ranks: each rank has v, so use {p}, {2 * p} or {3 * p}")
         self.links, self.m, self.v, self.last = links, len(microbatches), n_stages // p, n_stages - 1
-        self.stages = {s: self.new_stage(stages[s], s == 0) for s in range(links.rank, n_stages, p)}
-        self.tied = tied(stages, links)
-        self.takes = [x.shape for x in microbatches] if links.rank == 0 else None
-        self.gives = rehearse({s: stages[s] for s in self.stages}, links, n_stages, microbatches)
+        self.placement, homes = placement, placement(p, n_stages)
+        self.stages = {s: self.new_stage(stages[s], s == 0) for s, home in enumerate(homes) if home == links.rank}
+        self.tied = tied(stages, links, homes)
+        self.takes = [x.shape for x in microbatches] if 0 in self.stages else None
+        self.gives = rehearse({s: stages[s] for s in self.stages}, links, homes, microbatches)
 
     def new_stage(self, module, is_first):
         return Stage(module, is_first)
@@ -112,11 +115,12 @@ class Pipeline:
     def run(self, schedule, microbatches, targets, loss_fn, record=None):
         """One step without its update: execute `schedule` and add the whole batch's gradient to every `.grad`.
 
-        microbatches: m tensors, shaped as rehearsed; read on the first rank. targets: m tensors of as many rows each;
-        read on the last. loss_fn(y, target) -> (), the mean over a micro-batch's rows. record: as in `execute`.
-        Returns the batch's loss, detached (), on the last rank; None elsewhere.
+        microbatches: m tensors, shaped as rehearsed; read on the first stage's rank. targets: m tensors of as many rows
+        each; read on the last stage's. loss_fn(y, target) -> (), the mean over a micro-batch's rows. record: as in
+        `execute`. Returns the batch's loss, detached (), on the last stage's rank; None elsewhere.
         Sends: per micro-batch and pair of neighbouring stages on different ranks its activation, and back the gradient
-        of that, which is as large: 2(vp-1)m messages. Then one all-reduce per tied parameter, between the two ends.
+        of that, which is as large: 2(vp-1)m messages in a loop. Then one all-reduce per tied parameter, between the
+        two ends.
         Raises, before any message, ScheduleError for lists that cannot be run, ValueError for those of other sizes.
         """
         rows = sum(len(target) for target in targets) if self.last in self.stages else None
@@ -128,13 +132,13 @@ class Pipeline:
 
     def execute(self, schedule, microbatches, targets, loss_fn, record=None):
         """`run`, with losses as `loss_fn` gives them and tied copies left alone. Returns {micro-batch: loss, ()}."""
-        steps = self._steps(schedule)
+        wiring, steps = self._plan(schedule)
         self._check_shapes(microbatches)
-        splits = any(step.action.kind == "I" for step in steps)
         losses = {}
 
         def compute(action, given):
             (s, kind, j), stage = action, self.stages[action.stage]
+            splits = (s, j) in wiring.halved
             if kind == "F" and s < self.last:
                 return stage.forward(j, given if s else microbatches[j], splits)
             if kind == "F":
@@ -150,14 +154,14 @@ class Pipeline:
             s, kind, j = action
             return self.gives[s if kind == "F" else s - 1, j]
 
-        execute(steps, self.last + 1, compute, shape_of, self.links, record)
+        execute(steps, wiring, compute, shape_of, self.links, record)
         return losses
 
-    def _steps(self, schedule):
+    def _plan(self, schedule):
         p = len(self.links.ranks)
         if len(schedule) != p:
             raise ValueError(f"a schedule of {len(schedule)} ranks, but this pipeline has {p}: make it with p = {p}")
-        return _plan(tuple(map(tuple, schedule)), self.m, self.v, self.links.rank)
+        return _plan(tuple(map(tuple, schedule)), self.m, self.v, self.placement, self.links.rank)
 
     def _check_shapes(self, microbatches):
         shapes = [x.shape for x in microbatches] if self.takes else self.takes
@@ -167,6 +171,7 @@ class Pipeline:
 
 
 @functools.lru_cache(maxsize=8)
-def _plan(schedule, m, v, rank):
-    """This rank's steps. A training loop asks for the same ones at every step."""
-    return transfers(validate(schedule, m, v))[rank]
+def _plan(schedule, m, v, placement, rank):
+    """The schedule's wiring, and this rank's steps. A training loop asks for the same ones at every step."""
+    validate(schedule, m, v, placement)
+    return Wiring(schedule), transfers(schedule)[rank]

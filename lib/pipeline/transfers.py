@@ -25,7 +25,7 @@ numbers are vector clocks: Fidge 1988, Mattern 1989.)
 
 from typing import NamedTuple
 
-from lib.pipeline.actions import Action, count_stages, source, target
+from lib.pipeline.actions import Action, Wiring
 from lib.pipeline.validate import walk
 
 
@@ -44,70 +44,60 @@ def transfers(schedule):
 
     schedule: a valid one. Raises ScheduleError for one that comes to a stand.
     """
-    before = pasts(schedule)
-    return [_steps(schedule, rank, before) for rank in range(len(schedule))]
+    wiring, before = Wiring(schedule), pasts(schedule)
+    return [_steps(schedule, wiring, rank, before) for rank in range(len(schedule))]
 
 
 def pasts(schedule):
     """{action: [how many actions of rank 0, 1, ... are certainly done when it starts]}"""
-    n_stages = count_stages(schedule)
+    wiring = Wiring(schedule)
     before, after = {}, {None: [0] * len(schedule)}  # the past when an action starts, and when it has ended
     last = [None] * len(schedule)  # the last action of each rank
     for rank, action in walk(schedule):
-        needed = source(action, n_stages)
+        needed = wiring.source(action)
         before[action] = [max(both) for both in zip(after[last[rank]], after[needed], strict=True)]
         after[action] = [n + (r == rank) for r, n in enumerate(before[action])]
         last[rank] = action
     return before
 
 
-def _steps(schedule, rank, before):
-    n_stages, mine = count_stages(schedule), schedule[rank]
-    waits_on = [_of_another_rank(source(action, n_stages), rank, schedule) for action in mine]
-    sends = [_of_another_rank(target(action, n_stages), rank, schedule) is not None for action in mine]
-    recvs_to_post = _recvs_to_post(waits_on, _arriving(schedule, rank))
-    sends_completed = _sends_completed(mine, sends, schedule, before)
+def _steps(schedule, wiring, rank, before):
+    mine = schedule[rank]
+    waits_on = [wiring.sender(action) for action in mine]
+    sends = [wiring.receiver(action) is not None for action in mine]
+    recvs_to_post = _recvs_to_post(waits_on, _arriving(schedule, wiring, rank), wiring)
+    sends_completed = _sends_completed(mine, sends, schedule, wiring, before)
     return [Step(*of_one) for of_one in zip(recvs_to_post, waits_on, sends_completed, mine, sends, strict=True)]
 
 
-def _of_another_rank(action, rank, schedule):
-    """`action`, if there is one and it is another rank's; else None."""
-    return action if action and action.stage % len(schedule) != rank else None
-
-
-def _arriving(schedule, rank):
+def _arriving(schedule, wiring, rank):
     """[the actions whose results rank 0, 1, ... sends here, in the order of its list]"""
-    p, n_stages = len(schedule), count_stages(schedule)
-    comes_here = lambda action: (to := target(action, n_stages)) and to.stage % p == rank
-    return [
-        [action for action in actions if sender != rank and comes_here(action)]
-        for sender, actions in enumerate(schedule)
-    ]
+    comes_here = lambda action: (to := wiring.receiver(action)) and wiring.rank(to) == rank
+    return [[action for action in actions if comes_here(action)] for actions in schedule]
 
 
-def _recvs_to_post(waits_on, arriving):
+def _recvs_to_post(waits_on, arriving, wiring):
     """Per action: the receives to post before it, so that its own message has room, and the next action's too.
 
     Receives from one rank are posted in its order: before a message all that come earlier.
     """
-    p, lists = len(arriving), []
+    lists = []
     for i in range(len(waits_on)):
         posts = []
         for needed in waits_on[i : i + 2]:
-            while needed and needed in (queue := arriving[needed.stage % p]):
+            while needed and needed in (queue := arriving[wiring.rank(needed)]):
                 posts.append(queue.pop(0))
         lists.append(posts)
     return lists
 
 
-def _sends_completed(mine, sends, schedule, before):
+def _sends_completed(mine, sends, schedule, wiring, before):
     """Per action: what was sent earlier, and has been used in the past of this action."""
-    p, n_stages = len(schedule), count_stages(schedule)
     place = {action: i for actions in schedule for i, action in enumerate(actions)}
 
     def has_been_used(sent, now):
-        user = target(sent, n_stages)
-        return before[now][user.stage % p] > place[user]
+        user = wiring.target(sent)
+        return before[now][wiring.rank(user)] > place[user]
 
     lists, under_way = [], []
     for action, is_sent in zip(mine, sends, strict=True):

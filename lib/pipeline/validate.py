@@ -14,7 +14,7 @@ Ranks that run their lists as far as they can, in whatever order, always get equ
 
 from collections import Counter
 
-from lib.pipeline.actions import KINDS, Action, at_least_one, count_stages, inputs
+from lib.pipeline.actions import KINDS, Action, Wiring, at_least_one, loop
 
 
 class ScheduleError(ValueError):
@@ -26,15 +26,18 @@ class ScheduleError(ValueError):
         self.actions = actions
 
 
-def validate(schedule, m, v=1):
+def validate(schedule, m, v=1, placement=loop):
     """Raise ScheduleError, a ValueError, if `schedule` is not one of m micro-batches over v stages per rank.
 
     schedule: list per rank of Actions. Returns it, so that a call can stand where the schedule is used.
-    A schedule splits all of its backwards into I and W, or none.
+    placement: (p, vp) -> [rank of stage 0, 1, ...], where the stages have to be: `loop`, `v_shape`, or your own.
+    Each backward is whole, B, or in halves, I and W.
     """
-    at_least_one(p=len(schedule), m=m, v=v)
-    _check_places(schedule, m, v)
-    _check_once(schedule, m, v)
+    p = len(schedule)
+    at_least_one(p=p, m=m, v=v)
+    homes = placement(p, v * p)
+    _check_places(schedule, m, homes)
+    _check_once(schedule, m, homes)
     _check_order(schedule)
     for _ in walk(schedule):
         pass
@@ -46,79 +49,82 @@ def walk(schedule):
 
     Raises ScheduleError where the ranks would wait for each other, or for an action that no list holds.
     """
-    n_stages, done, at = count_stages(schedule), set(), [0] * len(schedule)
+    wiring, done, at = Wiring(schedule), set(), [0] * len(schedule)
     while any(at[rank] < len(actions) for rank, actions in enumerate(schedule)):
         before = list(at)
         for rank, actions in enumerate(schedule):
-            while at[rank] < len(actions) and done.issuperset(inputs(actions[at[rank]], n_stages)):
+            while at[rank] < len(actions) and done.issuperset(wiring.inputs(actions[at[rank]])):
                 action = actions[at[rank]]
                 at[rank] += 1
                 done.add(action)
                 yield rank, action
         if at == before:
-            raise _deadlock(schedule, at, done)
+            raise _deadlock(schedule, wiring, at, done)
 
 
-def _check_places(schedule, m, v):
-    p = len(schedule)
+def _check_places(schedule, m, homes):
+    p, v = len(schedule), len(homes) // len(schedule)
     for rank, actions in enumerate(schedule):
         for action in actions:
             stage, kind, microbatch = action
-            if not (0 <= stage < v * p and kind in KINDS and 0 <= microbatch < m):
-                there_are = f"stages 0 ... {v * p - 1}, kinds {' '.join(KINDS)}, micro-batches 0 ... {m - 1}"
+            if not (0 <= stage < len(homes) and kind in KINDS and 0 <= microbatch < m):
+                there_are = f"stages 0 ... {len(homes) - 1}, kinds {' '.join(KINDS)}, micro-batches 0 ... {m - 1}"
                 text = f"rank {rank} has {action}: with p = {p}, v = {v}, m = {m} there are {there_are}"
                 raise ScheduleError("unknown", text, action)
-            if action.stage % p != rank:
-                home = f"stage {action.stage} lives on rank {action.stage % p}"
+            if homes[stage] != rank:
+                home = f"stage {stage} lives on rank {homes[stage]}"
                 raise ScheduleError("place", f"rank {rank} has {action}, but {home}", action)
 
 
-def _check_once(schedule, m, v):
-    p = len(schedule)
+def _check_once(schedule, m, homes):
     times = Counter(action for actions in schedule for action in actions)
-    split = any(action.kind in "IW" for action in times)
     for action, n in times.items():
-        if split and action.kind == "B":
-            text = f"{action} is a whole backward, but other actions are halves (I, W): split all, or none"
-            raise ScheduleError("mixed", text, action)
         if n > 1:
-            raise ScheduleError("twice", f"rank {action.stage % p} has {action} {n} times", action)
+            raise ScheduleError("twice", f"rank {homes[action.stage]} has {action} {n} times", action)
+    kinds = {action.kind for action in times}
+    halves = "IW" if kinds & {"I", "W"} and "B" not in kinds else "B"  # of a backward that is not there at all
     for j in range(m):
-        for stage in range(v * p):
-            for kind in "FIW" if split else "FB":
-                action = Action(stage, kind, j)
-                if action not in times:
-                    raise ScheduleError("missing", f"rank {stage % p} never runs {action}", action)
+        for stage, home in enumerate(homes):
+            has = {kind for kind in KINDS if Action(stage, kind, j) in times}
+            if {"B"} < has - {"F"}:
+                text = f"rank {home} has {stage}B{j}, a whole backward, and a half of it: B, or I and W"
+                raise ScheduleError("mixed", text, Action(stage, "B", j))
+            backward = "IW" if has & {"I", "W"} else "B" if "B" in has else halves
+            for kind in "F" + backward:
+                if kind not in has:
+                    action = Action(stage, kind, j)
+                    raise ScheduleError("missing", f"rank {home} never runs {action}", action)
 
 
 def _check_order(schedule):
-    n_stages = count_stages(schedule)
+    wiring = Wiring(schedule)
     for rank, actions in enumerate(schedule):
         place = {action: i for i, action in enumerate(actions)}
         for action in actions:
-            for need in inputs(action, n_stages):
+            for need in wiring.inputs(action):
                 if place.get(need, -1) > place[action]:
                     text = f"rank {rank} has {action} before {need}, which it needs"
                     raise ScheduleError("order", text, action, need)
 
 
-def _deadlock(schedule, at, done):
+def _deadlock(schedule, wiring, at, done):
     """Follow from a waiting rank to the rank that it waits for, until a rank comes up again: that is the circle."""
-    p, n_stages = len(schedule), count_stages(schedule)
     rank = next(rank for rank, actions in enumerate(schedule) if at[rank] < len(actions))
     chain = {}  # rank -> (the action where it stands, what that needs)
     while rank not in chain:
         action = schedule[rank][at[rank]]
-        need = next(need for need in inputs(action, n_stages) if need not in done)
+        need = next(need for need in wiring.inputs(action) if need not in done)
         chain[rank] = action, need
-        rank = need.stage % p
-        if need not in schedule[rank]:
-            text = f"rank {action.stage % p} waits at {action} for {need}, which is not in rank {rank}'s list"
+        waits, rank = rank, wiring.rank(need)
+        if rank is None or need not in schedule[rank]:
+            where = "in no list" if rank is None else f"not in rank {rank}'s list"
+            text = f"rank {waits} waits at {action} for {need}, which is {where}"
             return ScheduleError("missing", text, need, action)
 
     circle = list(chain)[list(chain).index(rank) :]
-    lines = [
-        f"rank {r} waits at {action} for {need}, which rank {need.stage % p} runs after {chain[need.stage % p][0]}"
-        for r, (action, need) in ((r, chain[r]) for r in circle)
-    ]
+    lines = []
+    for waits in circle:
+        action, need = chain[waits]
+        runs = wiring.rank(need)
+        lines.append(f"rank {waits} waits at {action} for {need}, which rank {runs} runs after {chain[runs][0]}")
     return ScheduleError("deadlock", "deadlock:\n  " + "\n  ".join(lines), *(chain[r][0] for r in circle))

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lib import model
-from lib.pipeline import Action, balance, inputs
+from lib.pipeline import Action, balance, inputs, loop
 from lib.pipeline.split import split_gpt, split_layers
 
 TOLERANCE = 1e-12  # float64
@@ -138,15 +138,15 @@ def differences(got, want, tolerance=TOLERANCE):
     return wrong
 
 
-def any_valid_list(seed, p, m, v, halves):
+def any_valid_list(seed, p, m, v, halves, placement=loop):
     """A valid schedule as nobody would write it: of the actions that could run now, any one runs."""
     draw, n_stages = random.Random(seed), p * v
     kinds = "FIW" if halves else "FB"
     todo = {Action(s, kind, j) for s in range(n_stages) for kind in kinds for j in range(m)}
-    schedule, done = [[] for _ in range(p)], set()
+    schedule, done, homes = [[] for _ in range(p)], set(), placement(p, n_stages)
     while todo:
         action = draw.choice(sorted(a for a in todo if done.issuperset(inputs(a, n_stages))))
-        schedule[action.stage % p].append(action)
+        schedule[homes[action.stage]].append(action)
         todo.remove(action)
         done.add(action)
     return schedule

@@ -15,12 +15,10 @@ message of the first one only, ours for each. With their waits we get their four
 what has not arrived, so the simulation waits.
 """
 
-import sys
-
 import pytest
 
 from lib.cost.published import table
-from lib.pipeline import inputs, interleaved, one_f_one_b, simulate, zb_h1
+from lib.pipeline import actions, inputs, interleaved, one_f_one_b, simulate, zb_h1
 
 SCHEDULES = {
     "1F1B": lambda p, m, v: one_f_one_b(p, m),
@@ -90,8 +88,7 @@ def test_interleaved_agrees_as_well_once_it_waits_as_little_as_theirs(monkeypatc
     checked = 0
     for row in ROWS:
         if row["v"] > 1:
-            for module in ("lib.pipeline.validate", "lib.pipeline.simulate"):
-                monkeypatch.setattr(sys.modules[module], "inputs", patient(row["p"]))
+            monkeypatch.setattr(actions, "inputs", patient(row["p"]))
             assert rate(row, simulated_cost(row)) == pytest.approx(row["bubble_rate"], abs=DIGITS), row
             checked += 1
     assert checked == 6

@@ -19,13 +19,16 @@ from lib.pipeline import (
     parse,
     pipedream,
     relay,
+    simulate,
     source,
     target,
     validate,
     versions,
     versions_kept,
     zb_h1,
+    zb_v,
 )
+from lib.pipeline.actions import count_stages
 
 SIZES = [(p, m) for p in range(1, 7) for m in range(1, 13)]
 
@@ -134,14 +137,14 @@ def test_every_schedule_of_every_size_can_be_run(p, m):
     for schedule in (relay, gpipe, one_f_one_b, pipedream, zb_h1):
         validate(schedule(p, m), m)
     for v in (1, 2, 3):
-        if m % p == 0:
+        if m % max(1, m // p) == 0:
             validate(interleaved(p, m, v), m, v)
 
 
 @pytest.mark.parametrize(("p", "m"), SIZES)
 def test_backwards_run_in_order_so_that_gradients_add_up_in_one_order(p, m):
-    for schedule in (relay(p, m), gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m), interleaved(p, m * p, 3)):
-        for stage in range(p):
+    for schedule in (relay(p, m), gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m), zb_v(p, m), interleaved(p, m * p, 3)):
+        for stage in range(count_stages(schedule)):
             for kind in "FBIW":
                 run = [a.microbatch for actions in schedule for a in actions if a.stage == stage and a.kind == kind]
                 assert run == sorted(run)
@@ -152,11 +155,17 @@ def test_with_one_stage_per_rank_interleaving_is_1f1b():
         assert interleaved(p, m, 1) == one_f_one_b(p, m)
 
 
-def test_p_must_divide_m_to_interleave_and_the_error_says_which_m_would_do():
-    with pytest.raises(ValueError, match=r"m = 6 micro-batches, p = 4 ranks: .* use m = 4 or m = 8"):
-        interleaved(4, 6, 2)
-    with pytest.raises(ValueError, match=r"use m = 4$"):
-        interleaved(4, 3, 2)
+def test_rounds_of_equal_length_are_needed_to_interleave_and_the_error_says_which_m_would_do():
+    with pytest.raises(ValueError, match=r"m = 9 .*, p = 4 ranks: they make no 2 rounds .*; use m = 8 or m = 12"):
+        interleaved(4, 9, 2)
+
+
+def test_longer_rounds_keep_the_bubble_and_keep_more():
+    """4 ranks, 10 micro-batches: 2 rounds of 5."""
+    run = simulate(interleaved(4, 10, 2))
+    assert run.bubble == 3 / (2 * 10 + 3)
+    assert run.peak_live == [5 + 2 * (3 - i) + 1 for i in range(4)]
+    assert simulate(interleaved(4, 3, 2)).bubble > 3 / (2 * 3 + 3)
 
 
 @pytest.mark.parametrize(("p", "m"), SIZES)
@@ -220,7 +229,8 @@ def lists(*rows):
         (lists("0F0 0B0", "1F0 1B0"), 2, "missing", "0F1", "rank 0 never runs 0F1"),
         (lists("0F0 0I0 0W0", "1F0 1I0"), 1, "missing", "1W0", "rank 1 never runs 1W0"),
         (lists("0F0 0F0 0B0", "1F0 1B0"), 1, "twice", "0F0", "rank 0 has 0F0 2 times"),
-        (lists("0F0 0B0", "1F0 1I0 1W0"), 1, "mixed", "0B0", "0B0 is a whole backward, but other actions are halves"),
+        (lists("0F0 0B0 0I0 0W0", "1F0 1B0"), 1, "mixed", "0B0", "rank 0 has 0B0, a whole backward, and a half"),
+        (lists("0F0 0B0", "1F0 1I0"), 1, "missing", "1W0", "rank 1 never runs 1W0"),
         (lists("0B0 0F0", "1F0 1B0"), 1, "order", "0B0", "rank 0 has 0B0 before 0F0, which it needs"),
         (lists("0F0 0W0 0I0"), 1, "order", "0W0", "rank 0 has 0W0 before 0I0, which it needs"),
         (lists("0F0 1B0", "1F0 0B0"), 1, "place", "1B0", "rank 0 has 1B0, but stage 1 lives on rank 1"),

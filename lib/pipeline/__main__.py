@@ -1,0 +1,29 @@
+"""`python -m lib.pipeline`: find the shortest makespan of every level of the puzzle, and store it."""
+
+import json
+from itertools import count
+
+from lib.pipeline.puzzle import FILE, LEVELS
+from lib.pipeline.shortest import _by, most_work
+from lib.seeds import stamp
+
+
+def store():
+    """Find the shortest makespan of every level, say it, and write the file."""
+    levels = {}
+    for level, puzzle in LEVELS.items():
+        refuted = {}
+        for deadline in count(most_work(puzzle)):
+            schedule, nodes = _by(puzzle, deadline)
+            if schedule:
+                break
+            refuted[deadline] = nodes
+        levels[level] = {"1F1B": puzzle.of_1f1b, "best": deadline, "nodes": nodes, "nodes of what is shorter": refuted}
+        print(f"level {level}: 1F1B {puzzle.of_1f1b}, shortest {deadline}, found after {nodes} nodes; "
+              f"nothing shorter, {sum(refuted.values())} nodes")  # fmt: skip
+    what = "shortest makespans by level, and the nodes of the search, written by `python -m lib.pipeline`"
+    FILE.write_text(json.dumps({"what": what, **stamp(), "levels": levels}) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    store()
