@@ -76,6 +76,7 @@ def test_every_figure_fits_the_page_and_speaks(name):
     json.dumps([data, metadata])  # what a notebook file can hold
 
 
+@pytest.mark.usefixtures("words_only")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -174,6 +175,7 @@ def test_a_ranks_colour_is_its_own():
 # --- what the figures find out ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("words_only")
 @pytest.mark.parametrize(
     ("matrix", "claim"),
     [
@@ -203,6 +205,7 @@ def test_a_cycle_is_found_where_there_is_one(edges, cycle):
     assert plots.find_cycle(edges) == cycle
 
 
+@pytest.mark.usefixtures("words_only")
 def test_without_a_cycle_the_culprit_is_named():
     assert "No cycle: all wait, in the end, for rank 2." in plots.waits_for({0: [2], 1: [2]}).alt
 
@@ -230,6 +233,7 @@ def test_a_tree_has_as_many_rounds_as_levels_however_slow_a_rank_is():
     assert [[(e.rank, e.peer) for e in p] for p in panels] == [[(0, 2)], [(0, 1), (2, 3)]]
 
 
+@pytest.mark.usefixtures("words_only")
 def test_a_timeline_tells_who_never_finished():
     stuck = [
         entry(0, "recv", 1, 0.0, 0.001),
@@ -239,6 +243,7 @@ def test_a_timeline_tells_who_never_finished():
     assert "Ranks 0, 1 never finished waiting" in plots.timeline(stuck).alt
 
 
+@pytest.mark.usefixtures("words_only")
 def test_a_timeline_of_compute_has_nobody_waiting():
     work = [entry(r, op, None, t, done=t + 0.001) for r in range(2) for t, op in enumerate("FBW")]
     assert "Waiting: rank 0 0 ms, rank 1 0 ms" in plots.timeline(work).alt

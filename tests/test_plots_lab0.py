@@ -58,6 +58,7 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
     assert repr(first) == first.alt  # in a terminal
 
 
+@pytest.mark.usefixtures("words_only")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -113,6 +114,7 @@ def test_activations_are_those_of_the_paper():
     assert 0.75 < 1 - 34 * 2048 * 4 * 6144 / one_layer < 0.76
 
 
+@pytest.mark.usefixtures("words_only")
 @pytest.mark.parametrize(
     ("memory", "claim"),
     [
@@ -151,6 +153,7 @@ def test_noise_makes_no_crossings():
     assert crossings({"ring": (sizes, [1e-3 + s / 1e9 for s in sizes]), "same": same}) == []
 
 
+@pytest.mark.usefixtures("words_only")
 def test_without_a_crossing_the_title_says_who_wins():
     slower = (SIZES, [2 * t for t in BANDWIDTH[1]])
     assert "ring is the fastest at every size" in plots.cost_curves({"star": slower, "ring": BANDWIDTH}, {}).alt

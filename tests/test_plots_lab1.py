@@ -58,6 +58,7 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
     check_page(FIGURES[name](), FIGURES[name]())
 
 
+@pytest.mark.usefixtures("words_only")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -99,22 +100,26 @@ def test_hidden_is_what_runs_beside_compute_of_the_same_rank():
     assert plots.hidden_share([(0, "compute", "forward", 0, 1)]) == 0
 
 
+@pytest.mark.usefixtures("words_only")
 def test_every_step_has_one_time_axis_that_begins_with_the_step():
     moved = {name: [(*s[:3], s[3] + 7, s[4] + 7) for s in spans] for name, spans in STEPS.items()}
     assert plots.step_timeline(moved).alt == plots.step_timeline(STEPS).alt
 
 
+@pytest.mark.usefixtures("words_only")
 def test_overflow_is_told_too():
     alt = plots.gradient_range(GRADIENTS, 2.0**27).alt
     assert "0.00% become 0, 0.0% subnormal, 70.00% inf" in alt
 
 
+@pytest.mark.usefixtures("words_only")
 def test_fp16s_edges_are_those_of_numpy():
     smallest = float(np.finfo(np.float16).smallest_subnormal)
     alt = plots.gradient_range([smallest, smallest / 2, np.finfo(np.float16).tiny, 1.0], 2.0).alt
     assert "25.00% become 0, 25.0% subnormal, 0.00% inf" in alt  # half the smallest rounds to 0
 
 
+@pytest.mark.usefixtures("words_only")
 def test_runs_that_part_are_not_called_equal():
     runs = {"a": ([0, 1], [4.0, 3.0]), "b": ([0, 1], [4.0, 3.1])}
     assert "a ends lowest, at 3.00; b at 3.10" in plots.loss_curves(runs).alt

@@ -258,6 +258,7 @@ def test_bars_are_as_long_as_was_measured_and_dashes_where_the_formula_says(draw
     assert title == "Recompute: 13% of the memory, 1.34 times as long"
 
 
+@pytest.mark.usefixtures("words_only")
 def test_words_alone_are_a_figure_too():
     drawing = plots.told("interleaved cannot run this", "Use m = 4 or m = 8.")
     assert drawing.alt == "interleaved cannot run this. Use m = 4 or m = 8." and drawing.height < 1

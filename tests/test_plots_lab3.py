@@ -24,6 +24,13 @@ FIGURES = {
     "measured alone": lambda: plots.activation_memory({"keep": 2000, "regathered": 500}),
     "tp_volume": lambda: plots.tp_volume({**INSIDE, **ACROSS}, {**INSIDE, **ACROSS}),
     "predicted alone": lambda: plots.tp_volume({}, ACROSS, at=4),
+    "attention_volume": lambda: plots.attention_volume(
+        {"4 heads on 4": {"ring": ([2], [3.0]), "Ulysses": ([2], [2.0])}},
+        {
+            "4 heads on 4": {"ring": ([2, 4], [3.0, 9.0]), "Ulysses": ([2, 4], [2.0, 3.0])},
+            "4 on 1": {"ring": ([2, 4], [0.5, 1.5]), "Ulysses": ([2, 4], [1.5, 2.0])},
+        },
+    ),
     "of a step": lambda: plots.tp_volume({"3.6 B": ([4, 8, 16], [4.5, 5.0, 10.7])}, {}, of="a step", domain=8),
 }
 
@@ -33,6 +40,7 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
     check_page(FIGURES[name](), FIGURES[name]())
 
 
+@pytest.mark.usefixtures("words_only")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -47,6 +55,8 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("measured alone", ["Regathered: 25% of the activations of keep", "keep: 2,000 bytes measured."]),
         ("tp_volume", ["Inside a node tp=8 is the fastest, 20 ms; across nodes tp=2 is the fastest, 80 ms ("]),
         ("tp_volume", ["across nodes, measured: 100 ms at 1, 80 ms at 2, 85 ms at 4, 150 ms at 8."]),
+        ("attention_volume", ["At cp = 4 least is sent by: Ulysses, 4 heads on 4; ring, 4 on 1"]),
+        ("attention_volume", ["4 heads on 4, Ulysses, measured: 2 at 2.", "4 on 1, ring, predicted: 0.5 at 2, 1.5 at"]),
         ("of a step", ["Time of a step against tp", "3.6 B, measured: 4.5 s at 4, 5 s at 8"]),
         ("predicted alone", ["Across nodes tp=2 is the fastest", "across nodes, predicted: 100 ms at 1"]),
     ],
@@ -62,6 +72,7 @@ def test_the_end_of_a_domain_is_marked_only_between_two_degrees(domain, marked):
     assert (plots.tp_volume(steps, {}, domain=domain).png != plots.tp_volume(steps, {}).png) == marked
 
 
+@pytest.mark.usefixtures("words_only")
 def test_the_pairs_drawn_are_those_that_are_computed():
     for name, layout in LAYOUTS.items():
         alt = FIGURES["ring_attention_work"]().alt
@@ -90,6 +101,8 @@ def test_another_process_gives_the_same_bytes():
         (lambda: plots.activation_memory({"a": 1}), "measured a, predicted nothing: measure 2 to 6 ways"),
         (lambda: plots.activation_memory({"a": 1, "b": 2}, {"c": 1}), "measured a, b, predicted c"),
         (lambda: plots.activation_memory({"a": 1, "b": 0}), "b: 0 bytes; a layer keeps more than 0"),
+        (lambda: plots.attention_volume({}, {}), r"predicted \[\]: 1 to 3 panels"),
+        (lambda: plots.attention_volume({}, {"a": {"ring": ([1], [0])}}), r"a: ring sends \[0\] at cp \[1\]"),
         (lambda: plots.tp_volume({}, {}), "0 links: 1 to 8"),
         (lambda: plots.tp_volume({"a": ([1, 2], [1])}, {}), r"a: \(2,\) values of tp and \(1,\) times"),
         (lambda: plots.tp_volume({"a": ([0, 2], [1, 1])}, {}), "a: tp 0 or time 1"),

@@ -29,6 +29,8 @@ SEEDS = {  # (seeds, steps)
     "32 experts": [[3.2, 1.9, 1.2], [3.2, 2.1, 1.4]],
 }
 HERE = {"8 experts": ([50, 100], [0.2, -0.05])}
+TWO = {"dense": [[3, 2.5, 1], [3, 2.5, 2]], "8 experts": [[3, 2.5, 2], [2.5, 2, 2]]}
+
 FIGURES = {
     "load": lambda: plots.expert_load([COLLAPSE, EVEN], ["no balancing", "balanced"], note="4 experts."),
     "load and capacity": lambda: plots.expert_load([COLLAPSE], ["no balancing"], capacity=1.2),
@@ -39,6 +41,9 @@ FIGURES = {
     "capacity": lambda: plots.capacity_trade(CURVES, at=1.5, note="8 experts."),
     "exchange beside": lambda: plots.prefetch_timeline({"in a row": IN_A_ROW, "beside": BESIDE}, note="Two ranks."),
     "seeds": lambda: plots.seed_differences([50, 100, 150], SEEDS, "dense", HERE, note="Two seeds."),
+    "seed losses": lambda: plots.seed_losses(
+        [50, 100, 150], TWO, {"dense": 0.2, "8 experts": 0.1}, {"dense": ([50], [3])}, note="Two seeds."
+    ),
     "capacity measured": lambda: plots.capacity_trade(CURVES, {"tokens dropped": ([1, 2], [0.3, 0.01])}),
 }
 
@@ -70,6 +75,8 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("seeds", ["After 150 steps, against dense: 8 experts -0.300 to -0.100; 32 experts -0.300 to -0.300"]),
         ("seeds", ["Two seeds.", "32 experts: +0.150 (+0.100 to +0.200) at 50"]),
         ("seeds", ["8 experts: +0.000 (-0.100 to +0.100) at 50, -0.100 (-0.100 to -0.100) at 100"]),
+        ("seed losses", ["After 150 steps dense is 0.50 lower; after 15 seconds 8 experts is 0.75 lower"]),
+        ("seed losses", ["Two seeds.", "100 ms a step: 2.750 (2.500 to 3.000) at 50, 2.250 (2.000 to 2.500) at"]),
         ("capacity measured", ["Tokens dropped: 50.0% at 0.5, 0.0% at 2", "tokens dropped, measured: 30.0% at 1"]),
     ],
 )  # fmt: skip
@@ -203,6 +210,8 @@ def test_more_slots_drop_less_and_skew_drops_more():
         (lambda: plots.seed_differences([1, 2], SEEDS, "wide"), "runs dense, 8 experts, 32 experts against wide"),
         (lambda: plots.seed_differences([1, 2], SEEDS, "dense"), r"losses \{\(2, 3\)\} at 2 steps"),
         (lambda: plots.seed_differences([1, 2, 3], SEEDS, "dense", {"64": ([1], [0])}), "dots of 64"),
+        (lambda: plots.seed_losses([1, 2, 3], TWO, {"dense": 1}), "seconds of dense, dots of : give"),
+        (lambda: plots.seed_losses([1, 2], TWO, dict.fromkeys(TWO, 1)), r"losses \{\(2, 3\)\} at 2 steps"),
         (lambda: plots.capacity_trade({}), "predicted nothing, measured nothing"),
         (lambda: plots.capacity_trade({"a": ([1], [2])}), "a: 1 factors and 1 shares"),
         (lambda: plots.capacity_trade(CURVES, {"b": ([1], [0])}), "measured b: predict 1 to 8"),

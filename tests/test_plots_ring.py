@@ -121,6 +121,7 @@ def test_a_round_in_which_nothing_is_added_is_named(results):
     assert [kind(states, arrived, n) for n in range(5)] == ["added"] * 2 + ["nothing added"] * 3
 
 
+@pytest.mark.usefixtures("words_only")
 def test_every_round_is_in_the_alt_text(results):
     alt = plots.ring(results["ring"]).alt
     assert len(re.findall(r"Round \d: 0 to 1, 1 to 2, 2 to 3, 3 to 0; then rank 0 holds", alt)) == 6

@@ -20,6 +20,7 @@ with `finish(figure, title, caption, alt)`; to be had as plots.NAME, it is impor
 """
 
 from lib.plots.activation_memory import activation_memory, recompute
+from lib.plots.attention_volume import attention_volume
 from lib.plots.axis_volume import axis_volume
 from lib.plots.before_after import before_after
 from lib.plots.big_mesh import big_mesh
@@ -45,7 +46,7 @@ from lib.plots.published import predicted_against_measured, prediction_errors, t
 from lib.plots.ring_work import ring_attention_work
 from lib.plots.routing import routing
 from lib.plots.scaling import communication_share, scaling
-from lib.plots.seeds import seed_differences
+from lib.plots.seeds import seed_differences, seed_losses
 from lib.plots.shardings import shardings
 from lib.plots.sparse import sparse_layer
 from lib.plots.stage_cut import stage_cut, stage_loads

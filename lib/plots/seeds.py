@@ -1,4 +1,4 @@
-"""Runs against one of them, seed by seed: is a difference larger than what seeds make?
+"""Runs of several seeds, and against one of them, seed by seed: is a difference larger than what seeds make?
 
 0 |=================== dense              line: the mean over the seeds of (run - dense), same seed, same step
   |  ````----.....____                    band: from the least seed to the largest
@@ -7,8 +7,8 @@
 
 import numpy as np
 
-from lib.plots.draw import grid, named_ends, numbers, page
-from lib.plots.labels import few
+from lib.plots.draw import grid, heading, named_ends, numbers, page
+from lib.plots.labels import capital, few
 from lib.plots.style import PAPER, RANK_COLORS, finish, styled
 
 
@@ -62,3 +62,70 @@ def seed_differences(steps, losses, against, here=None, title=None, note=""):
 def _at(step, of):
     """The seeds' mean, least and largest difference at a step, in words."""
     return f"{of.mean():+.3f} ({of.min():+.3f} to {of.max():+.3f}) at {step:,}"
+
+
+@styled
+def seed_losses(steps, losses, seconds, here=None, title=None, note=""):
+    """The same losses twice: over steps, and over the seconds that these take, as long as all runs go on.
+
+    steps: (n,). losses: {run: (seeds, n) nats per character} of 2 to 4 runs, a line and a band each.
+    seconds: {run: of a step}. here: {run: (steps, losses)} of runs made here, drawn as dots.
+    note: a sentence to begin the caption with.
+    Raises ValueError for another number of runs, other shapes than (seeds, n), or other runs in seconds or here.
+    """
+    here, steps = here or {}, np.asarray(steps, dtype=float)
+    losses = {run: np.asarray(of, dtype=float) for run, of in losses.items()}
+    shapes = {of.shape for of in losses.values()}
+    if not 2 <= len(losses) <= 4 or {*seconds} != {*losses} or not {*here} <= {*losses}:
+        raise ValueError(f"runs {', '.join(losses)}, seconds of {', '.join(seconds)}, dots of {', '.join(here)}: give "
+                         "2 to 4 runs, the seconds of each, and dots of those")  # fmt: skip
+    if len(shapes) != 1 or len(steps) < 2 or next(iter(shapes))[1:] != steps.shape:
+        raise ValueError(f"losses {shapes} at {len(steps)} steps: give (seeds, steps) of each run, 2 steps or more")
+    color = dict(zip(losses, RANK_COLORS, strict=False))
+    until = min(steps[-1] * seconds[run] for run in losses)
+    figure, panels = page(3.6, columns=2, sharey=True)
+    at_last = {}
+    for axes, of_step, what, end in (
+        (panels[0], dict.fromkeys(losses, 1.0), "steps", steps[-1]), (panels[1], seconds, "seconds", until)
+    ):  # fmt: skip
+        for run, of in losses.items():
+            x, y = steps * of_step[run], of.mean(0)
+            axes.fill_between(x, of.min(0), of.max(0), color=color[run], alpha=0.25, lw=0, zorder=2)
+            axes.plot(x, y, color=color[run], zorder=3)
+            dots_at, dots = here.get(run, ([], []))
+            axes.plot(np.multiply(dots_at, of_step[run]), dots, lw=0, marker="o", ms=5, mfc=PAPER, mec=color[run],
+                      mew=1.6, zorder=4)  # fmt: skip
+            at_last[what, run] = float(np.interp(end, x, y))
+        axes.set(xlim=(0, end), xlabel=what)
+        heading(axes, f"as many {what}")
+        grid(axes, "y")
+        numbers(axes.xaxis)
+    every = np.concatenate([*map(np.ravel, losses.values()), *(np.ravel(of) for _, of in here.values())])
+    room = 0.05 * (every.max() - every.min())
+    panels[0].set(ylim=(every.min() - room, every.max() + room), ylabel="loss (nats per character)")
+    claims = []
+    for axes, what, end in zip(panels, ("steps", "seconds"), (steps[-1], until), strict=True):
+        last = {run: at_last[what, run] for run in losses}
+        name = "{} {:.2f}" if axes is panels[-1] else "{1:.2f}"
+        named_ends(axes, [(name.format(run, y), y, color[run]) for run, y in last.items()], 0.075)
+        first, second = sorted(last, key=last.get)[:2]
+        claims.append(f"after {end:,.0f} {what} {first} is {last[second] - last[first]:.2f} lower")
+    claim = capital("; ".join(claims))
+    seeds = len(next(iter(losses.values())))
+    return finish(
+        figure,
+        title or claim,
+        f"{note} Validation. Line: the mean of {seeds} seeds. Band: from the least to the largest."
+        + " Dots: made here." * bool(here),
+        f"Validation losses against steps and against seconds. {claim}. {note} "
+        + " ".join(
+            f"{run}, {1e3 * seconds[run]:.3g} ms a step: "
+            f"{', '.join(_loss_at(steps[i], of[:, i]) for i in few(len(steps)))}."
+            for run, of in losses.items()
+        ),
+    )
+
+
+def _loss_at(step, of):
+    """The seeds' mean, least and largest loss at a step, in words."""
+    return f"{of.mean():.3f} ({of.min():.3f} to {of.max():.3f}) at {step:,.0f}"

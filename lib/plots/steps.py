@@ -7,6 +7,7 @@ A span is (rank, lane, label, begin, end), in seconds, as `lib.paced.Spans` reco
 lane: "compute" or "network"; each holds one thing at a time. The label "wait" in the lane "compute" is no work.
 """
 
+from lib.cost.exposed import exposed_seconds
 from lib.plots.draw import WAITING, box, heading, page, rank_rows, time_axis
 from lib.plots.labels import amount, capital
 from lib.plots.style import FAINT, OP_COLOR, PAPER, finish, styled
@@ -78,13 +79,16 @@ def _kind(lane, label):
 
 def hidden_share(spans):
     """The share of all ranks' network time during which the same rank computes, 0 to 1; 0 for no network time."""
-    beside = 0.0
-    for rank, lane, _, begin, end in spans:
-        if lane == "network":
-            working = [s[3:] for s in spans if s[0] == rank and s[1] == "compute" and s[2] != "wait"]
-            beside += sum(max(0.0, min(end, until) - max(begin, since)) for since, until in working)
     total = network_seconds(spans)
-    return beside / total if total else 0.0
+    exposed = sum(exposed_seconds(*lanes_of(spans, rank)) for rank in {span[0] for span in spans})
+    return 1 - exposed / total if total else 0.0
+
+
+def lanes_of(spans, rank):
+    """(compute, messages): the (begin, end) of all that this rank computes, and of all that its network sends."""
+    mine = [(lane, label, (begin, end)) for who, lane, label, begin, end in spans if who == rank]
+    compute = [interval for lane, label, interval in mine if lane == "compute" and label != "wait"]
+    return compute, [interval for lane, _, interval in mine if lane == "network"]
 
 
 def network_seconds(spans):

@@ -121,11 +121,16 @@ def finish(figure, title, caption, alt):
     figure.set_layout_engine(
         "constrained", rect=(0.01, bottom / height, 0.98, 1 - (top + bottom) / height), w_pad=0.05, h_pad=0.05
     )
+    return Drawing(rendered(figure), " ".join(alt.split()), width, height)
+
+
+def rendered(figure):
+    """The PNG of a figure: bytes, the same for the same figure."""
     freeze_layout(figure)
     png = io.BytesIO()
     # Not savefig, which draws once more beforehand; at the DPI set above. No version in the file: the same bytes.
     FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
-    return Drawing(png.getvalue(), " ".join(alt.split()), width, height)
+    return png.getvalue()
 
 
 @styled

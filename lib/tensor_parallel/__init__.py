@@ -25,8 +25,8 @@ What a layer keeps for backward, numbers per token (with F = 4D and 2 bytes each
       regathered              4D/tp                     (4D + 2F)/tp       HT/tp
 
 More ways to cut, imported by name: over the sequence, context_parallel.py, with layouts.py (whose positions),
-online_softmax.py (attention from its parts) and ring_attention.py; in two dims, two_d.py; beside the compute,
-asynchronous.py. travelling.py is what goes round a ring.
+online_softmax.py (attention from its parts), ring_attention.py, and ulysses.py (heads exchanged, keys gathered); in two
+dims, two_d.py; beside the compute, asynchronous.py. travelling.py is what goes round a ring.
 """
 
 from lib.tensor_parallel.block import ParallelAttention, ParallelMLP

@@ -29,10 +29,11 @@ def shard(x, layout, group=None):
     return x[:, layout[dist.get_rank(group)]]
 
 
-def context_parallel_gpt(model, layout, group=None):
+def context_parallel_gpt(model, layout, group=None, mix=ring_attention):
     """`model`, a `lib.model.GPT` that is alike on all ranks, for this rank's tokens; `model` itself stays as it is.
 
     layout: [positions of rank 0, of rank 1, ...], from `layouts`; 0..T-1 with T up to the model's seq_len.
+    mix: mix(q, k, v, layout, group=group), attention over all tokens; `ulysses` has others than the ring.
     After backward call `sum_gradients()`, once per step. Sends nothing now.
     Raises ValueError for a model with dropout, or a sequence longer than the model's.
     """
@@ -44,20 +45,20 @@ def context_parallel_gpt(model, layout, group=None):
             f"dropout is {model.shape.dropout}: ring attention computes each block again in backward, and keeps no "
             "mask of what was dropped; use dropout=0.0"
         )
-    return ContextParallelGPT(model, layout, group)
+    return ContextParallelGPT(model, layout, group, mix)
 
 
 class ContextParallelGPT(nn.Module):
     """A GPT on a part of the sequence, under the GPT's names for parts and parameters. By `context_parallel_gpt`."""
 
-    def __init__(self, model, layout, group):
+    def __init__(self, model, layout, group, mix):
         super().__init__()
         self.shape, self.layout, self.group = model.shape, layout, group
         model = copy.deepcopy(model)  # whole, ties and all
         self.embedding = SplitEmbedding(model.embedding, layout[dist.get_rank(group)])
         self.blocks, self.norm, self.head = model.blocks, model.norm, model.head
         for block in self.blocks:
-            block.attention = ContextAttention(block.attention, layout, group)
+            block.attention = ContextAttention(block.attention, layout, group, mix=mix)
 
     def forward(self, tokens):
         """tokens (B, t) int64, this rank's -> logits (B, t, V)."""
@@ -103,13 +104,16 @@ class ContextAttention(nn.Module):
     sequence parallel x is (B, t/tp, D), and so is the result.
     """
 
-    def __init__(self, attention, layout, group, columns=lambda x, linears: [linear(x) for linear in linears]):
+    def __init__(
+        self, attention, layout, group, columns=lambda x, linears: [linear(x) for linear in linears], mix=ring_attention
+    ):
         super().__init__()
         self.q, self.k, self.v, self.out = attention.q, attention.k, attention.v, attention.out
-        self.head_dim, self.layout, self.group, self.columns = attention.head_dim, layout, group, columns
+        self.head_dim, self.layout, self.group = attention.head_dim, layout, group
+        self.columns, self.mix = columns, mix
 
     def forward(self, x):
         columns = self.columns(x, [self.q, self.k, self.v])  # (B, t, H*d), twice (B, t, K*d)
         q, k, v = (split_heads(column, self.head_dim) for column in columns)  # (B, H, t, d), twice (B, K, t, d)
-        mixed = ring_attention(q, k, v, self.layout, self.group)  # (B, H, t, d)
+        mixed = self.mix(q, k, v, self.layout, group=self.group)  # (B, H, t, d)
         return self.out(merge_heads(mixed))  # (B, t, D)

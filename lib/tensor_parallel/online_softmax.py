@@ -14,6 +14,11 @@ A part's exponentials add up to exp(log_sum), so that is what its `out` weighs a
 No score is needed again, and nothing is ever as large as T x T. A part in which a query sees no key has log_sum -inf.
 `ring_attention.py` keeps the largest score and the sum apart instead, which loses fewer digits where scores are large.
 
+Backward, too, goes part by part. Once log_sum over all keys is known, a block's probabilities are P = exp(S - log_sum);
+with delta = sum_d(dout * out), a number per query (Dao et al. 2022):
+
+    dv = P^T dout      dS = P * (dout v^T - delta)      dq += dS k / sqrt(d)      dk = dS^T q / sqrt(d)
+
 Sources: Milakov & Gimelshein 2018, "Online normalizer calculation for softmax"; Rabe & Staats 2021, "Self-attention
 does not need O(n^2) memory". FlashAttention (Dao et al. 2022) goes over its blocks so, ring attention over the ranks.
 """
@@ -29,6 +34,46 @@ class Attended(NamedTuple):
 
     out: torch.Tensor  # (..., t, d)
     log_sum: torch.Tensor  # (..., t)  of the exponentials of the scores
+
+
+def scores(q, k, queries=None, keys=None):
+    """q k^T / sqrt(d), -inf where the key is later than the query: (B, K, G, t, s)."""
+    S = torch.einsum("bkgtd,bksd->bkgts", q.unflatten(1, (k.shape[1], -1)), k) / math.sqrt(q.shape[-1])
+    if keys is not None and max(keys) > min(queries):  # else every query sees every key
+        i, j = (torch.tensor(positions, device=q.device) for positions in (queries, keys))  # (t,), (s,)
+        S.masked_fill_(j > i[:, None], -math.inf)
+    return S
+
+
+def attend(q, k, v, queries=None, keys=None):
+    """Attention over these keys alone: q (B, H, t, d), k and v (B, K, s, d) -> Attended, (B, H, t, d) and (B, H, t).
+
+    Query head i uses key/value head i // (H/K). queries, keys: positions in the sequence, t and s of them; a key later
+    than the query is not seen. None: all keys are seen. Autograd knows it, but keeps the scores.
+    """
+    S = scores(q, k, queries, keys)  # (B, K, G, t, s)
+    m = S.detach().amax(-1)  # (B, K, G, t)
+    m = m.where(m > -math.inf, 0.0)  # else exp(-inf - -inf) is nan
+    P = S.sub_(m[..., None]).exp_()  # (B, K, G, t, s)
+    l = P.sum(-1)  # (B, K, G, t)
+    some = l.where(l > 0, 1.0)
+    out = torch.einsum("bkgts,bksd->bkgtd", P, v) / some[..., None]  # (B, K, G, t, d)
+    return Attended(out.flatten(1, 2), (m + some.log()).masked_fill(l == 0, -math.inf).flatten(1, 2))
+
+
+def attend_backward(q, k, v, whole, d_out, queries=None, keys=None):
+    """What these keys add to the gradient of q, and what these queries add to those of k and v: (dq, dk, dv).
+
+    whole: the Attended of q over all keys, of which these are some; d_out (B, H, t, d): the gradient of whole.out. The
+    rest is as `attend` was given it.
+    """
+    K, d = k.shape[1], k.shape[-1]
+    grouped = lambda x: x.unflatten(1, (K, -1))  # (B, H, ...) -> (B, K, G, ...)
+    P = scores(q, k, queries, keys).sub_(grouped(whole.log_sum)[..., None]).exp_()  # (B, K, G, t, s)
+    delta, d_out, q = (grouped(x) for x in ((d_out * whole.out).sum(-1), d_out, q))  # (B, K, G, t), (.., t, d) twice
+    dS = P * (torch.einsum("bkgtd,bksd->bkgts", d_out, v) - delta[..., None]) / math.sqrt(d)
+    dq, dk = torch.einsum("bkgts,bksd->bkgtd", dS, k), torch.einsum("bkgts,bkgtd->bksd", dS, q)
+    return dq.flatten(1, 2), dk, torch.einsum("bkgts,bkgtd->bksd", P, d_out)
 
 
 # exercise: lab3.merge_attention

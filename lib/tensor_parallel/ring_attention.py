@@ -14,17 +14,16 @@ worth exp(m - m') of what it was (Milakov & Gimelshein 2018):
     S = q k_j^T / sqrt(d)      m' = max(m, max_j S)      P = exp(S - m')
     l <- l exp(m - m') + sum_j P        o <- o exp(m - m') + P v_j        at the end: out = o / l
 
+The same by `merge_attention` is shorter: a student's answer does so.
+
 Memory: the largest tensor is (B, H, t, t), 1/cp^2 of plain attention's. What is kept for backward is O(t): q, k, v, out
 and the logarithm of each row's sum.
 
-Backward. P = exp(S - log-sum) at once; with delta = sum_d(dout * out), a number per query (Dao et al. 2022):
+Backward of a block is `attend_backward`. Keys and values go round once more, and their gradients behind them: those of
+block j start on rank j+1, gather a part on every rank, and come home to rank j, who adds its own. The last hop has no
+compute beside it.
 
-    dv_j = P^T dout      dS = P * (dout v_j^T - delta)      dq += dS k_j / sqrt(d)      dk_j = dS^T q / sqrt(d)
-
-Keys and values go round once more, and their gradients behind them: those of block j start on rank j+1, gather a part
-on every rank, and come home to rank j, who adds its own. The last hop has no compute beside it.
-
-Sent per rank: forward the k and v shards of all ranks but one: (cp-1) 2BKtd elements; backward twice that.
+Sent by all ranks: forward the k and v shards of all ranks but one each: (cp-1) 2BKTd elements; backward twice that.
 
 Source: Liu, Zaharia, Abbeel 2023, "Ring attention with blockwise transformers for near-infinite context".
 """
@@ -36,70 +35,71 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from lib.tensor_parallel.layouts import rectangle
+from lib.tensor_parallel.online_softmax import Attended, attend_backward, scores
 from lib.tensor_parallel.travelling import RingTransfer, going_round
 
 
-def ring_attention(q, k, v, layout, group=None):
-    """Causal attention over the whole sequence, of which each rank holds a part. Returns (B, H, t, d), sharded like q.
+# exercise: lab3.ring_attention
+def ring_attention(q, k, v, layout, causal=True, group=None):
+    """Attention over the whole sequence, of which each rank holds a part. Returns (B, H, t, d), sharded like q.
 
     q (B, H, t, d); k, v (B, K, t, d): this rank's tokens; query head i uses key/value head i // (H/K).
     layout: [positions of rank 0, of rank 1, ...], from `layouts`; t is len(layout[rank]), and may differ by rank.
+    causal: a key later than the query is not seen; False: all are.
     Sends: forward cp-1 messages to the right neighbour, backward 2(cp-1); the bytes are above. Every rank of the group
     must run backward too, or none. Raises ValueError where shapes and layout do not fit.
     """
-    return RingAttention.apply(q, k, v, layout, group)
+    return RingAttention.apply(q, k, v, layout, causal, group)
 
 
 class RingAttention(torch.autograd.Function):
     """Forward and backward stand together: both go round the ring once, and compute the same rectangles."""
 
     @staticmethod
-    def forward(ctx, q, k, v, layout, group):
+    def forward(ctx, q, k, v, layout, causal, group):
         rank = dist.get_rank(group)
-        _check(q, k, v, layout, rank, dist.get_world_size(group))
-        (B, H, t, d), K = q.shape, k.shape[1]
-        q = q.reshape(B, K, H // K, t, d)
-        m, l, o = q.new_full(q.shape[:-1], -math.inf), q.new_zeros(q.shape[:-1]), torch.zeros_like(q)
+        check(q, k, v, layout, rank, dist.get_world_size(group))
+        (B, H, t, _), K = q.shape, k.shape[1]
+        m = q.new_full((B, K, H // K, t), -math.inf)
+        l, o = torch.zeros_like(m), torch.zeros_like(q).unflatten(1, (K, -1))  # (B, K, G, t), (B, K, G, t, d)
 
         for owner, (k_j, v_j) in going_round(torch.stack([k, v]), _shapes(k, layout), group):
-            a, b = rectangle(layout[rank], layout[owner])
-            if b == 0:
-                continue
-            S = _scores(q[..., a:, :], k_j[..., :b, :], layout[rank][a:], layout[owner][:b])  # (B, K, G, rows, b)
-            higher = torch.maximum(m[..., a:], S.amax(-1))  # (B, K, G, rows)  m'
-            P = S.sub_(higher[..., None]).exp_()  # (B, K, G, rows, b)
-            shrink = torch.exp(m[..., a:] - higher)  # (B, K, G, rows)  exp(m - m')
-            l[..., a:] = l[..., a:] * shrink + P.sum(-1)
-            o[..., a:, :] = o[..., a:, :] * shrink[..., None] + torch.einsum("bkgqs,bksd->bkgqd", P, v_j[..., :b, :])
-            m[..., a:] = higher
+            a, b, *places = _block(layout[rank], layout[owner], causal)
+            if b > 0:
+                S = scores(q[..., a:, :], k_j[..., :b, :], *places)  # (B, K, G, rows, b)
+                higher = torch.maximum(m[..., a:], S.amax(-1))  # (B, K, G, rows)  m'
+                P = S.sub_(higher[..., None]).exp_()  # (B, K, G, rows, b)
+                shrink = torch.exp(m[..., a:] - higher)  # (B, K, G, rows)  exp(m - m')
+                l[..., a:] = l[..., a:] * shrink + P.sum(-1)
+                summed = torch.einsum("bkgts,bksd->bkgtd", P, v_j[..., :b, :])
+                o[..., a:, :] = o[..., a:, :] * shrink[..., None] + summed
+                m[..., a:] = higher
 
-        out = o / l[..., None]  # (B, K, G, t, d)
-        ctx.save_for_backward(q, k, v, out, m + l.log())
-        ctx.layout, ctx.group = layout, group
-        return out.view(B, H, t, d)
+        out = (o / l[..., None]).flatten(1, 2)  # (B, H, t, d)
+        log_sum = (m + l.log()).flatten(1, 2)  # (B, H, t)
+        ctx.save_for_backward(q, k, v, out, log_sum)
+        ctx.layout, ctx.causal, ctx.group = layout, causal, group
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d_out):
-        q, k, v, out, log_sum = ctx.saved_tensors  # (B, K, G, t, d), (B, K, t, d) twice, (B, K, G, t, d), (B, K, G, t)
+        q, k, v, out, log_sum = ctx.saved_tensors  # (B, H, t, d), (B, K, t, d) twice, (B, H, t, d), (B, H, t)
         layout, group = ctx.layout, ctx.group
-        rank, scale = dist.get_rank(group), 1 / math.sqrt(q.shape[-1])
-        d_out = d_out.reshape(out.shape)  # (B, K, G, t, d)
-        delta = (d_out * out).sum(-1)  # (B, K, G, t)
+        rank = dist.get_rank(group)
         d_q, shapes = torch.zeros_like(q), _shapes(k, layout)
 
         own = passing = None
         for owner, (k_j, v_j) in going_round(torch.stack([k, v]), shapes, group):
             d_kv = q.new_zeros(shapes[owner])  # (2, B, K, t of owner, d)  partial: my queries' part
-            a, b = rectangle(layout[rank], layout[owner])
+            a, b, *places = _block(layout[rank], layout[owner], ctx.causal)
             if b > 0:
-                q_i, k_j, v_j, d_i = q[..., a:, :], k_j[..., :b, :], v_j[..., :b, :], d_out[..., a:, :]
-                S = _scores(q_i, k_j, layout[rank][a:], layout[owner][:b])  # (B, K, G, rows, b)
-                P = S.sub_(log_sum[..., a:, None]).exp_()
-                dS = P * (torch.einsum("bkgqd,bksd->bkgqs", d_i, v_j) - delta[..., a:, None]) * scale
-                d_q[..., a:, :] += torch.einsum("bkgqs,bksd->bkgqd", dS, k_j)
-                d_kv[0, ..., :b, :] = torch.einsum("bkgqs,bkgqd->bksd", dS, q_i)
-                d_kv[1, ..., :b, :] = torch.einsum("bkgqs,bkgqd->bksd", P, d_i)
+                whole = Attended(out[..., a:, :], log_sum[..., a:])
+                d_q_j, *d_kv_j = attend_backward(
+                    q[..., a:, :], k_j[..., :b, :], v_j[..., :b, :], whole, d_out[..., a:, :], *places
+                )
+                d_q[..., a:, :] += d_q_j
+                d_kv[..., :b, :] = torch.stack(d_kv_j)
             if owner == rank:
                 own = d_kv
                 continue  # stays here: it is added when the others' parts come home
@@ -107,16 +107,15 @@ class RingAttention(torch.autograd.Function):
                 d_kv += passing.arrived()  # the parts of ranks owner+1 ... rank-1
             passing = RingTransfer(d_kv, q.new_empty(shapes[owner - 1]), group)
         d_k, d_v = own if passing is None else own + passing.arrived()
-        return d_q.flatten(1, 2), d_k, d_v, None, None
+        return d_q, d_k, d_v, None, None, None
 
 
-def _scores(q, k, queries, keys):
-    """q k^T / sqrt(d), -inf where the key is later than the query. (B, K, G, rows, d), (B, K, b, d) -> (.., rows, b)"""
-    S = torch.einsum("bkgqd,bksd->bkgqs", q, k) / math.sqrt(q.shape[-1])
-    if keys[-1] > queries[0]:  # else every query sees every key: so it is in all blocks but one's own
-        i, j = (torch.tensor(positions, device=q.device) for positions in (queries, keys))  # (rows,), (b,)
-        S.masked_fill_(j > i[:, None], -math.inf)
-    return S
+def _block(queries, keys, causal):
+    """(a, b, their positions): queries a and later see some of the first b keys; b is 0 where nothing is seen."""
+    if not causal:
+        return 0, len(keys)
+    a, b = rectangle(queries, keys)
+    return a, b, queries[a:], keys[:b]
 
 
 def _shapes(k, layout):
@@ -125,7 +124,8 @@ def _shapes(k, layout):
     return [(2, B, K, len(positions), d) for positions in layout]
 
 
-def _check(q, k, v, layout, rank, world_size):
+def check(q, k, v, layout, rank, world_size):
+    """Raises ValueError where this rank's q (B, H, t, d), k and v (B, K, t, d) do not fit the layout, or each other."""
     (B, H, t, d), K = q.shape, k.shape[1]
     if len(layout) != world_size or len(layout[rank]) != t:
         raise ValueError(

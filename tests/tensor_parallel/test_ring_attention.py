@@ -32,21 +32,22 @@ def inputs(T, H, K, size=SMALL):
     return q * size, k * size * torch.linspace(0.1, 1, T, dtype=q.dtype, device=q.device)[:, None], v, d_out
 
 
-def plain(q, k, v, d_out):
+def plain(q, k, v, d_out, causal=True):
     """[output, gradient of q, of k, of v] of plain attention over the whole sequence."""
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    out = causal_attention(*leaves)
+    everything = lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    out = causal_attention(*leaves) if causal else everything(*leaves)
     out.backward(d_out)
     return [out.detach(), *(x.grad for x in leaves)]
 
 
-def on_a_ring(q, k, v, d_out, layout, group, label=None):
+def on_a_ring(q, k, v, d_out, layout, group, label=None, causal=True):
     """The same four of this rank's tokens."""
     mine = layout[dist.get_rank(group)]
     leaves = [x[:, :, mine].clone().requires_grad_() for x in (q, k, v)]
     if label:
         ledger.mark(f"forward {label}")
-    out = ring_attention(*leaves, layout, group)
+    out = ring_attention(*leaves, layout, causal, group)
     if label:
         ledger.mark(f"backward {label}")
     out.backward(d_out[:, :, mine])
@@ -68,6 +69,9 @@ def run_each():
                 right = plain(*whole)
                 # Relative to the whole sequence's: LARGE scores leave some ranks gradients of nearly nothing.
                 seen[size, case] = [off(x, y[:, :, mine], scale=y) for x, y in zip(ours, right, strict=True)]
+                if name == "contiguous" and size == SMALL:  # LARGE: who sees every key sees one alone, without gradient
+                    ours, right = on_a_ring(*whole, layout, group, causal=False), plain(*whole, causal=False)
+                    seen[size, case] += [off(x, y[:, :, mine], scale=y) for x, y in zip(ours, right, strict=True)]
     return seen
 
 
