@@ -7,7 +7,7 @@ exercise.py exercises.py             what an exercise, a claim and a hint are, a
 framework.py so_far.py               runs an answer and judges it claim by claim; the points so far
 cases.py calls.py attempt.py         groups, sizes, numbers; an answer called case by case; one that raises
 forward_backward.py comm.py          ... with a backward; the collectives that it is given
-overlap.py products.py               what runs beside what, and which memory lives; matrix products, counted
+overlap.py footprint.py products.py  what runs beside what; what is made and kept; matrix products, counted
 pure.py tensors.py                   functions without ranks, of plain numbers and of tensors with gradients
 claims.py traffic.py                 the usual judges: of values, and of what was sent
 explain.py symptoms.py               what a wrong number says; hints that exercises share

@@ -12,13 +12,15 @@ FILES = {
         "seconds_lost", "blame",
     ),
     "lab1": (
-        "parameter_server_step", "unequal_shards", "naive_data_parallel", "buckets", "overlapped", "accumulate",
-        "sample_indices", "loss_scaler", "outer_step",
+        "parameter_server_step", "unequal_shards", "naive_data_parallel", "buckets", "overlapped", "exposed_seconds",
+        "accumulate", "sample_indices", "loss_scaler", "outer_step",
     ),
-    "lab2": ("balance", "relay_step", "gpipe", "one_f_one_b", "weight_stash", "interleaved", "zb_h1"),
+    "lab2": (
+        "balance", "relay_step", "gpipe", "one_f_one_b", "weight_stash", "interleaved", "zb_h1", "zb_v", "fastest",
+    ),
     "lab3": (
         "f_and_g", "linear_layers", "parallel_attention", "vocabulary", "sequence", "split_state_dict",
-        "merge_attention",
+        "merge_attention", "ring_attention", "ulysses_attention",
     ),
     "lab4": ("rank_state_bytes", "zero1", "zero2", "fsdp", "prefetching_fsdp", "recompute"),
     "lab5": ("gates", "keep", "auxiliary_loss", "dispatch_combine", "expert_parallel", "reduce_gradients"),

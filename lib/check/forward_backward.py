@@ -10,6 +10,7 @@ What the answer is given to send with is `comm.Recorder`'s. Records have what `c
 
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from lib.check.claims import element, form
 from lib.check.comm import Clash, Recorder
 from lib.check.exercise import Hint, Problem
 from lib.check.explain import fraction, rounded_words, shares, who
+from lib.check.footprint import Footprint
 from lib.check.guard import is_students
 from lib.check.traffic import astray
 
@@ -83,26 +85,30 @@ COMMON = (
 
 
 class Truth(NamedTuple):
-    """What is given and expected in one call of one rank. inputs: {argument: tensor}, floats learn."""
+    """What is given and expected in one call of one rank. inputs: {argument: tensor}, floats learn; then more."""
 
     inputs: dict
     out: torch.Tensor | None
     dy: torch.Tensor | None  # what comes from above
     gradients: dict  # {argument: tensor}
     parts: dict  # {"out" or argument: [what each rank adds to it]}; {}: no sums
+    more: tuple = ()  # arguments between the inputs and the group
 
 
 @dataclass(frozen=True)
 class ForwardBackward:
     """A measure. truth(case, N, rank, number of the call) -> Truth; given(Recorder) -> {argument: what it sends with}.
 
+    backward: the case as which the ledger notes what goes backward. footprint: whether records have it.
     A record: those of `Recorder.record`; got {("out" or argument, number): tensor, or its form}; refused, what autograd
-    said of a gradient; changed, kept.
+    said of a gradient; changed, kept; largest, held: Footprint's.
     """
 
     cases: tuple[Turn, ...]
     truth: Callable
-    given: Callable
+    given: Callable = lambda recorder: {}
+    backward: Callable = lambda case: case
+    footprint: bool = False
 
     def __call__(self, fn):
         held = []
@@ -121,10 +127,11 @@ class ForwardBackward:
         recorder, got, out, refused = Recorder(control, case.groups()), {}, {}, None
         truths = self.truths(case, case.members.index(dist.get_rank()))
         given = [{name: _leaf(tensor) for name, tensor in truth.inputs.items()} for truth in truths]
+        footprint = Footprint([x for one in given for x in one.values()]) if self.footprint else nullcontext()
 
         def forward():
             for i, group in enumerate(groups):
-                returned = called(case, fn, *given[i].values(), group, **self.given(recorder))
+                returned = called(case, fn, *given[i].values(), *truths[i].more, group, **self.given(recorder))
                 got["out", i] = plain(returned)
                 out.update({i: returned} if torch.is_tensor(returned) else {})
             return all(same(got["out", i], truth.out) for i, truth in enumerate(truths))
@@ -132,13 +139,14 @@ class ForwardBackward:
         def backward():
             for i, truth in enumerate(truths):
                 if out[i].requires_grad:
-                    called(case, out[i].backward, truth.dy.to(out[i].device))
+                    called(self.backward(case), out[i].backward, truth.dy.to(out[i].device))
             got.update({(n, i): plain(given[i][n].grad) for i, truth in enumerate(truths) for n in truth.gradients})
             return True
 
         for recorder.phase, run in (("forward", forward), ("backward", backward)):
             try:
-                right = run()
+                with footprint:
+                    right = run()
             except Clash:
                 right = False
             except RuntimeError as error:
@@ -146,10 +154,14 @@ class ForwardBackward:
                     raise
                 right, refused = False, str(error)
             recorder.end()
-            if not (right := recorder.agreed(right)):
+            if self.footprint and recorder.phase == "forward":
+                footprint.look(*out.values(), *filter(torch.is_tensor, got.values()))
+            if not (right := recorder.agreed(right and not recorder.stray)):
                 break
         changed = [n for i, t in enumerate(truths) for n in t.inputs if not torch.equal(given[i][n].cpu(), t.inputs[n])]
         record = {"ok": right, "got": got, "refused": refused, "changed": changed, "kept": True}
+        if self.footprint:
+            record |= {"largest": footprint.largest, "held": footprint.kept}
         return recorder.record() | record, out
 
     def truths(self, case, rank):

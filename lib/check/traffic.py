@@ -40,8 +40,11 @@ def elements(cases, total, formula, most=None, most_formula=""):
     return judge
 
 
-def ring(cases, rounds):
-    """Each rank sends to its right neighbour only, and rounds(N) messages, where every chunk has an element."""
+def ring(cases, rounds=None):
+    """Each rank sends to its right neighbour only, and rounds(N) messages, where every chunk has an element.
+
+    rounds=None: in as many messages as it likes.
+    """
 
     def judge(runs):
         for run, case, _ in seen(runs, cases):
@@ -53,7 +56,7 @@ def ring(cases, rounds):
                 if stranger is not None:
                     text = f"{case.name}: {case.rank(rank)} sends to rank {stranger}; in the ring only to rank {right}"
                     return Problem("neighbours", f"{text}\nIt sends to {who(peers)}.", facts)
-                if case.n >= N and len(mine) != rounds(N):
+                if rounds and case.n >= N and len(mine) != rounds(N):
                     text = (
                         f"{case.name}: {case.rank(rank)} sent {len(mine)} messages, expected {rounds(N)}, one a round"
                     )

@@ -5,6 +5,7 @@
     naive_data_parallel.py     3  average_gradients; with broadcast_parameters.py
     buckets.py                 4  reduce_bucket; with plan_buckets.py
     overlapped.py              5  buckets that leave during backward
+    exposed_seconds.py         5  bonus: messages that no compute hides
     accumulate.py              6  k micro-batches and one exchange
     sample_indices.py          7  which examples are whose in which epoch
     loss_scaler.py             8  gradients that fp16 can carry

@@ -7,6 +7,8 @@
     weight_stash.py   5  PipeDream: which weights a backward reads
     interleaved.py    6  v thinner stages on every rank
     zb_h1.py          7  bonus: every backward in two halves
+    zb_v.py          11  bonus: two stages per rank in a V
+    fastest.py       12  bonus: the puzzle, lists with the shortest makespan
 
 Beside them:
 

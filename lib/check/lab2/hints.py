@@ -5,6 +5,8 @@ lists, actions), of `validate` (unknown, place, missing, twice, order, deadlock)
 one, or the reverse), and those that an exercise adds.
 """
 
+from itertools import pairwise
+
 from lib.check import symptoms as s
 from lib.check.exercise import Hint
 from lib.check.pure import ONCE
@@ -21,16 +23,38 @@ def begins_backward(problem):
     return any(actions[0].kind != "F" for actions in problem.facts["seen"][problem.facts["case"]])
 
 
+def forwards_first(schedule, p, m, v=1):
+    """Does every rank run all forwards of its v stages before anything else?"""
+    return all(action.kind == "F" for actions in schedule for action in actions[: v * m])
+
+
+def weights_last(schedule, p, m, v=1):
+    """Does every rank end with all W of its v stages?"""
+    return all(action.kind == "W" for actions in schedule for action in actions[-v * m :])
+
+
+def weights_at_once(schedule, p, m):
+    """Does every W follow its own I?"""
+    after = [(a, b) for actions in schedule for a, b in pairwise(actions) if b.kind == "W"]
+    return all(a == b._replace(kind="I") for a, b in after)
+
+
 def same(schedule, other):
     """Are they the same lists, be they lists or tuples?"""
     return [*map(list, schedule)] == other
 
 
+CALLED_LIBS = Hint(
+    "called lib's", s.kind("built-in"), "write the lists yourself: two loops, over ranks and micro-batches."
+)
+SEVERAL_RANKS_ONLY = Hint(
+    "right for several ranks only",
+    lambda p: p.facts.get("case", (0,))[0] == 1 and p.facts["case"][1] > 1,
+    "here p is 1. The one rank is the first and the last: its list is made as everyone else's, by the same lines.",
+)
 FORM = (
-    Hint("called lib's", s.kind("built-in"), "write the lists yourself: two loops, over ranks and micro-batches."),
-    Hint("right for several ranks only", lambda p: p.facts.get("case", (0,))[0] == 1 and p.facts["case"][1] > 1,
-         "here p is 1. The one rank is the first and the last: its list is made as everyone else's, by the same "
-         "lines."),
+    CALLED_LIBS,
+    SEVERAL_RANKS_ONLY,
     ONCE,
     s.NOT_KEPT,
     Hint("nothing returned", s.kind("nothing"), "the function must end with `return schedule`."),

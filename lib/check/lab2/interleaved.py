@@ -20,7 +20,7 @@ from lib.pipeline.simulate import kept
 # p, m, v
 CASES = [(2, 2, 2), (2, 4, 2), (3, 6, 2), (4, 8, 2), (2, 4, 3), (4, 8, 4), (1, 3, 2), (3, 6, 1), (3, 4, 1), (4, 2, 1)]
 CASES_SAY = "p = 1 to 4; m = 2 to 8; v = 1, 2, 3, 4"
-REFUSED = [(3, 4, 2), (4, 6, 2), (4, 2, 3)]
+REFUSED = [(2, 5, 2), (3, 7, 2), (4, 9, 3)]  # whatever becomes of an m that makes rounds longer or shorter than p
 
 
 def _kept(schedule, p, m, v):

@@ -19,7 +19,7 @@ from lib import launch, ledger
 from lib.check.exercise import Problem
 from lib.check.framework import TIMEOUT
 from lib.check.lab2.schedules import words
-from lib.pipeline.actions import messages
+from lib.pipeline.actions import loop, messages
 from lib.pipeline.links import connect
 from lib.pipeline.stage import Pipeline
 
@@ -36,13 +36,18 @@ class Executed:
     name: str
 
 
-def gradients(cases):
-    """As a claim's judge: of each case, (p, m) or (p, m, v) with p = 2 or 4, the gradients and the messages."""
+def gradients(cases, stages=1, placement=loop):
+    """As a claim's judge: of each case, (p, m) or (p, m, v) with p = 2 or 4, the gradients and the messages.
+
+    stages: of a rank, where the cases do not say it. placement: as for `validate`.
+    """
 
     def judge(runs):
         ((answers,),) = (run.results for run in runs)
         try:
-            results = launch.capture(_execute, {case: answers[case] for case in cases}, nproc=WORLD, timeout=TIMEOUT)
+            results = launch.capture(
+                _execute, {case: answers[case] for case in cases}, stages, placement, nproc=WORLD, timeout=TIMEOUT
+            )
         except launch.RankError as error:
             return Problem("ranks", str(error))
         for case in cases:
@@ -54,23 +59,23 @@ def gradients(cases):
             sent = results.ledger.section(words(*case)).sent("messages")
             expected = len(messages(answers[case])) * (WORLD // case[0])
             if sent != expected:
-                text = f"{words(*case)}: the ranks sent {sent} messages, expected 2(vp-1)m = {expected}"
+                text = f"{words(*case)}: the ranks sent {sent} messages, expected {expected}"
                 return Problem("messages", text)
         return None
 
     return judge
 
 
-def _execute(schedules):
+def _execute(schedules, stages, placement):
     """On every rank: {case: Executed}."""
     links, seen = {}, {}
     for p in sorted({case[0] for case in schedules}):
         links[p] = connect([range(first, first + p) for first in range(0, WORLD, p)])
     for case, schedule in schedules.items():
-        p, m, v = (*case, 1)[:3]
+        p, m, v = (*case, stages)[:3]
         x, y = _batch(m)
         whole, split = _stages(v * p), _stages(v * p)
-        pipeline = Pipeline(split, links[p], x.split(ROWS))
+        pipeline = Pipeline(split, links[p], x.split(ROWS), placement)
         ledger.mark(words(*case))
         pipeline.run(schedule, x.split(ROWS), y.split(ROWS), F.mse_loss)
         ledger.mark("")

@@ -16,7 +16,7 @@ from lib.check import pure
 from lib.check.exercise import Problem
 from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
 from lib.check.pure import iterator
-from lib.pipeline.actions import KINDS, Action
+from lib.pipeline.actions import KINDS, Action, loop
 from lib.pipeline.simulate import UNIT, grid, simulate
 from lib.pipeline.validate import ScheduleError, validate
 
@@ -36,14 +36,14 @@ def words(p, m, v=None):
 
 
 def measure(builds, cases=CASES):
-    return lambda fn: pure.asked(fn, builds, cases, read=_schedule)
+    return lambda fn: pure.asked(fn, builds, cases, read=read)
 
 
 def each(cases, judge):
     return pure.each(cases, judge, words)
 
 
-def _schedule(out, p, *_):
+def read(out, p, *_):
     """[[Action, ...] of rank 0, ...] if `out` is a list (or tuple) of p lists of Actions; else the Problem."""
     if out is None:
         return Problem("nothing", "got None, expected a list of actions for each rank")
@@ -84,37 +84,40 @@ def described(out):
     return f"{len(out)} {' and '.join(inside)}{'s'[: len(out) != 1]}"
 
 
-def once(kinds, cases=CASES):
-    """A judge: every action once, on the rank where its stage lives, also later. kinds: those of this exercise."""
+def once(kinds, cases=CASES, stages=1, placement=loop, words=words):
+    """A judge: every action once, on the rank where its stage lives, also later. kinds: those of this exercise.
 
-    def judge(schedule, p, m, v=1):
+    stages: of a rank, where the cases do not say it. placement: as for `validate`. words: what names a case.
+    """
+
+    def judge(schedule, p, m, v=stages):
         for rank, actions in enumerate(schedule):
             other = next((action for action in actions if action.kind not in kinds), None)
             if other:
                 text = f"rank {rank} has {other}: expected are the kinds {' '.join(kinds)}"
                 return Problem("kinds", f"{text}\n{row(schedule, rank, other)}", {"action": other})
-        error = _error(schedule, m, v)
+        error, homes = _error(schedule, m, v, placement), placement(p, v * p)
         if error is None or error.kind in ("order", "deadlock"):
             return None
         expected = [Action(s, kind, j) for j in range(m) for s in range(v * p) for kind in kinds]
-        missing = [action for action in expected if action not in schedule[action.stage % p]]
+        missing = [action for action in expected if action not in schedule[homes[action.stage]]]
         if error.kind == "missing":
-            error = ScheduleError("missing", f"rank {missing[0].stage % p} never runs {missing[0]}", missing[0])
+            error = ScheduleError("missing", f"rank {homes[missing[0].stage]} never runs {missing[0]}", missing[0])
         return _problem(error, schedule, {"missing": {*missing}, "expected": {*expected}})
 
-    in_each, kept = each(cases, judge), pure.kept(words)
+    in_each, kept = pure.each(cases, judge, words), pure.kept(words)
     return lambda runs: in_each(runs) or kept(runs)
 
 
-def runs_through(schedule, p, m, v=1):
+def runs_through(schedule, p, m, v=1, placement=loop):
     """Every action after what it needs, and no deadlock."""
-    error = _error(schedule, m, v)
+    error = _error(schedule, m, v, placement)
     return error and _problem(error, schedule, {})
 
 
-def _error(schedule, m, v):
+def _error(schedule, m, v, placement):
     try:
-        validate(schedule, m, v)
+        validate(schedule, m, v, placement)
     except ScheduleError as error:
         return error
     return None

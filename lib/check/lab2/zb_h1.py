@@ -6,8 +6,6 @@
 Any lists that manage both are right: W may stand anywhere.
 """
 
-from itertools import pairwise
-
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
@@ -38,20 +36,6 @@ def _idle(schedule, p, m):
             text = f"each rank is idle for {got}, expected (p-1)(F+I-W) = {want}, for F = {F}, I = {I}, W = {W}"
             return Problem("idle", f"{text}\n{schedules.drawn(schedule, times)}".rstrip())
     return None
-
-
-def _forwards_first(schedule, p, m):
-    return all(action.kind == "F" for actions in schedule for action in actions[:m])
-
-
-def _weights_last(schedule, p, m):
-    return all(action.kind == "W" for actions in schedule for action in actions[-m:])
-
-
-def _weights_at_once(schedule, p, m):
-    """Does every W follow its own I?"""
-    after = [(a, b) for actions in schedule for a, b in pairwise(actions) if b.kind == "W"]
-    return all(a == b._replace(kind="I") for a, b in after)
 
 
 EXERCISE = Exercise(
@@ -89,13 +73,13 @@ EXERCISE = Exercise(
              "I of a micro-batch stands before its W: it brings the gradient of the output on which W works."),
         Hint("not 1F1B's warmup", s.kind("deadlock"),
              "leave out the W: what remains must be 1F1B, with a warmup of p-1-i forwards on rank i."),
-        Hint("all forwards first", lambda p: p.kind == "kept" and all_seen(_forwards_first)(p),
+        Hint("all forwards first", lambda p: p.kind == "kept" and all_seen(hints.forwards_first)(p),
              "that is GPipe with split backwards: as m grows, so does the memory."),
-        Hint("all W at the end", lambda p: p.kind == "kept" and all_seen(_weights_last)(p),
+        Hint("all W at the end", lambda p: p.kind == "kept" and all_seen(hints.weights_last)(p),
              "a micro-batch is kept until its W. Rank i puts off i of them, not all."),
         Hint("too much kept", s.kind("kept"),
              "rank i has p-i micro-batches between F and I, so it can put off i W: p together."),
-        Hint("W at once", lambda p: p.kind == "idle" and all_seen(_weights_at_once)(p),
+        Hint("W at once", lambda p: p.kind == "idle" and all_seen(hints.weights_at_once)(p),
              "a W right after its I is 1F1B: the previous rank waits for your next I. Let rank i put its W off by i "
              "micro-batches."),
         Hint("W in the way", s.kind("idle"),

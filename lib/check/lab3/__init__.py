@@ -7,9 +7,12 @@
     sequence.py             6  each rank its own tokens
     split_state_dict.py     7  bonus: a rank's part of the whole model's parameters
     merge_attention.py      9  attention over all keys from attention over some
+    ring_attention.py       9  bonus: of a sequence that is cut, keys and values going round
+    ulysses_attention.py    9  bonus: the same, sequence shards exchanged for heads
 
 Beside them:
 
     both_ways.py               an answer forward and backward, beside one process; two calls under way at once
+    sequence_cut.py            attention over a cut sequence: cases, and what one process makes of the whole
     *_wrong.py                 known mistakes of the file of that name; no release has them
 """

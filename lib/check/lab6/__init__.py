@@ -5,9 +5,9 @@
     norm_over_mesh.py      2  one norm of what lies on many ranks
     hybrid_by_hand.py      2  a whole step on a mesh, put together
     plan_costs.py          5  a plan's memory, bubble and messages
-    choose_plan.py         6  the fastest plan that fits
+    choose_plan.py         6  bonus: the fastest plan that fits
     shares.py              7  bonus: rows for ranks of unequal speed
-    capstone.py            9  a plan for GPT-3 on 256 GPUs, and why
+    capstone.py            9  memory, seconds and MFU estimated by hand; plans for four jobs
 
 Beside them:
 
@@ -15,5 +15,6 @@ Beside them:
     hybrid_by_hand_cases.py   on which meshes hybrid_by_hand.py asks, and what one process does
     on_a_mesh.py              the meshes of 8 ranks, and the parameters on them
     choose_plan_jobs.py       the jobs that a plan is asked for
+    capstone_hints.py         hints for estimates, by which plans they are off, and for plans
     *_wrong.py                known mistakes of the file of that name; no release has them
 """

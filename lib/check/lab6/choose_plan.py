@@ -113,6 +113,7 @@ EXERCISE = Exercise(
     reference=choose_plan,
     measure=_measure,
     worlds=(),
+    bonus=True,
     leaves_out={name: why for name, why in LEAVES_OUT.items() if name != "given used"},
     claims=(
         claim("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs", _judge(JOBS, _may_be_run)),

@@ -1,8 +1,10 @@
-"""Lab 6, section 2: HybridByHand, a class that trains a GPT on a mesh, on 4 and on 8 ranks, beside one process.
+"""Lab 6, section 2: HybridByHand, a class that trains a GPT on a mesh, on 2 and on 8 ranks, beside one process.
 
-    step       0              1               2
-    clipped    to 0.5 |g|     to 2 |g|: not   not
-    shows      loss, norm     the update      who scaled what is short; who kept gradients; copies that part
+    step       0                              1
+    clipped    with a pipeline: to 0.5 |g|    to 2 |g|
+               without: to 2 |g|, so not
+    shows      loss, norm                     the update: who scaled what is short, who did not scale what is long,
+                                              who kept gradients, copies that part
 
 Losses and norms, equal on all ranks to 12 digits of one process's, are all that is looked at: every parameter that an
 update has got wrong is in the next loss. What step 0 sends is compared with lib.cost.volume, axis by axis.
@@ -19,8 +21,9 @@ from lib.check.cases import form_of, in_step, seen
 from lib.check.claims import CAUSES, claim, is_number
 from lib.check.comm import COLLECTIVES
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab6.hybrid_by_hand_cases import RATE, ROWS, STEPS, batch_of, cases, one_process, rows_of_microbatch
-from lib.check.lab6.on_a_mesh import SHAPE, new_mesh, small_gpt
+from lib.check.lab6.hybrid_by_hand_cases import RATE, ROWS, STEPS, batch_of, cases, clipped_to, one_process
+from lib.check.lab6.hybrid_by_hand_cases import rows_of_microbatch as rows_of
+from lib.check.lab6.on_a_mesh import SHAPE, PlainSGD, new_mesh, small_gpt
 from lib.cost.volume import step_volume
 from lib.hybrid import own_rows
 from lib.mesh import sent_along
@@ -72,13 +75,12 @@ def _one(fn, case, mesh):
     """All steps of a case, up to the first that is wrong on this rank: seen, [[loss, norm], ...]."""
     average, norm_of = _Counted(hybrid.average_over_mesh), _Counted(hybrid.norm_over_mesh)
     batches = [[own_rows(each, mesh) for each in batch_of(step)] for step in range(STEPS)]
-    sgd = lambda parameters: torch.optim.SGD(parameters, lr=RATE)
-    given = (small_gpt(), mesh, batches[0][0], rows_of_microbatch(case), sgd)
+    given = (small_gpt(), mesh, batches[0][0], rows_of(case), functools.partial(PlainSGD, lr=RATE))
     answer = _called(label(case, CALLS[0]), fn, *given, average=average, norm_of=norm_of)
     record = {"ok": False, "value": None, "seen": [], "used": []}
     if _is_libs(answer):
         return record | {"value": Problem("built-in", "it is lib's Hybrid, which does what this exercise asks for")}
-    for step, (batch, (loss, norm, most)) in enumerate(zip(batches, one_process(), strict=True)):
+    for step, (batch, (loss, norm, most)) in enumerate(zip(batches, one_process(clipped_to(case)), strict=True)):
         average.count = norm_of.count = 0
         got = [_called(label(case, "backward", step), answer.backward, *batch)]
         got.append(_called(label(case, "clip", step), answer.clip, most))
@@ -143,7 +145,8 @@ def _differ(numbers):
 
 
 def _listed(what, numbers):
-    return f"The ranks' {what}s: " + ", ".join("nothing" if n is None else f"{n:.4f}" for n in numbers)
+    said = ", ".join("nothing" if n is None else f"{n:.4f}" for n in numbers)
+    return f"The ranks' {'losses' if what == 'loss' else 'norms'}: {said}"
 
 
 def _volume(case):
@@ -253,7 +256,7 @@ EXERCISE = Exercise(
     name=NAME,
     reference=hybrid.HybridByHand,
     measure=_measure,
-    worlds=(4, 8),
+    worlds=(2, 8),
     may_call=(*COLLECTIVES, *OF_OTHER_LABS, "framework._measure_all", "hybrid_by_hand.__call__"),
     leaves_out={
         "under way": "a step ends before the next begins",
@@ -264,11 +267,9 @@ EXERCISE = Exercise(
         "attributes": "no later cell reads one",
     },
     claims=(
-        claim(
-            "one process's losses and norms", 6, "three clipped steps; 3 meshes of 4 ranks, one of 8", _as_one_process
-        ),
-        claim("elements on the wire", 3, "along tp, pp and dp, as lib.cost.volume says", _over_its_axes),
-        claim("with what it was given", 1, "average and norm_of, once a step", _with_what_is_given),
+        claim("one process's losses and norms", 14, "two steps; 3 meshes of 2 ranks, 2 x 2 x 2", _as_one_process),
+        claim("elements on the wire", 6, "along tp, pp and dp, as lib.cost.volume says", _over_its_axes),
+        claim("with what it was given", 2, "average and norm_of, once a step", _with_what_is_given),
     ),
     hints=HINTS,
 )

@@ -51,6 +51,10 @@ MISTAKES = (
         edit(_SCALE, "[p.grad.mul_(max_norm / norm) for p in self.parameters]"),
         "a gradient shorter than max_norm stays as it is: the factor is min(1, max_norm / norm): scale_gradients.",
     ),
-    Mistake("cannot be made", edit('sequence_parallel_gpt(model, mesh.group("tp"))', "sequence_parallel_gpt(model)")),
+    Mistake(
+        "another tensor group",
+        edit('sequence_parallel_gpt(model, mesh.group("tp"))', "sequence_parallel_gpt(model)"),
+        'the part of the model and its loss are cut over the same ranks: mesh.group("tp") for both.',
+    ),
     Mistake("not what it was given", edit(_AVERAGE, "average_over_mesh(self.sets, self.mesh, self.ends)")),
 )

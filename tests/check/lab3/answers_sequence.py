@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 from as_an_answer import as_an_answer
+from forth_and_back import Pair
 
 from lib import collectives
 from lib import tensor_parallel as tp
@@ -12,19 +13,6 @@ from lib.buckets import flatten, unflatten
 def turn(x):
     """(B, T, D) <-> (T, B, D)"""
     return x.transpose(0, 1).contiguous()
-
-
-class Pair(torch.autograd.Function):
-    """Any forward, and any backward."""
-
-    @staticmethod
-    def forward(ctx, x, there, back):
-        ctx.back = back
-        return there(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return ctx.back(dy), None, None
 
 
 class Last(torch.autograd.Function):

@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 from as_an_answer import as_an_answer
+from forth_and_back import Pair
 
 from lib import collectives, moe
 
@@ -46,31 +47,18 @@ def in_two_halves(rows, send_counts, receive_counts, group=None, all_to_all=coll
 # exchange_rows: wrong
 
 
-class Own(torch.autograd.Function):
-    """forward and backward as they are handed in."""
-
-    @staticmethod
-    def forward(ctx, rows, forth, back):
-        ctx.back = back
-        return forth(rows)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return ctx.back(dy), None, None
-
-
 def backward_at_home(rows, send_counts, receive_counts, group, all_to_all):
-    return Own.apply(rows, lambda rows: all_to_all(rows, group, send_counts, receive_counts), lambda dy: dy)
+    return Pair.apply(rows, lambda rows: all_to_all(rows, group, send_counts, receive_counts), lambda dy: dy)
 
 
 def without_group_in_backward(rows, send_counts, receive_counts, group, all_to_all):
     forth = lambda rows: all_to_all(rows, group, send_counts, receive_counts)
-    return Own.apply(rows, forth, lambda dy: all_to_all(dy, None, receive_counts, send_counts))
+    return Pair.apply(rows, forth, lambda dy: all_to_all(dy, None, receive_counts, send_counts))
 
 
 def lib_s_in_backward(rows, send_counts, receive_counts, group, all_to_all):
     forth = lambda rows: all_to_all(rows, group, send_counts, receive_counts)
-    return Own.apply(rows, forth, lambda dy: collectives.all_to_all(dy, group, receive_counts, send_counts))
+    return Pair.apply(rows, forth, lambda dy: collectives.all_to_all(dy, group, receive_counts, send_counts))
 
 
 def the_same_list_twice(rows, send_counts, receive_counts, group, all_to_all):
@@ -87,7 +75,7 @@ def padded(rows, send_counts, receive_counts, group, all_to_all):
         return torch.cat([block[:n] for block, n in zip(came.split(longest), coming, strict=True)])
 
     forth = lambda rows: through(rows, send_counts, receive_counts)
-    return Own.apply(rows, forth, lambda dy: through(dy, receive_counts, send_counts))
+    return Pair.apply(rows, forth, lambda dy: through(dy, receive_counts, send_counts))
 
 
 class CountsOfTheClass(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Answers to Lab 6's capstone: wrong ones, each with the hint that it must get, and right ones."""
+"""Answers to Lab 6's capstone, estimate and chosen_plans: wrong ones, each with its hint, and right ones."""
 
 from functools import partial
 
@@ -6,201 +6,243 @@ import numpy
 from as_an_answer import as_an_answer
 
 from lib.check.lab6 import capstone as check
-from lib.cost.hardware import gpu
+from lib.check.lab6.capstone import JOBS
+from lib.cost import by_hand
 from lib.cost.memory import memory
 from lib.cost.plan import Plan
 from lib.cost.search import DEFAULT_STACK, search
-from lib.cost.shapes import load
 from lib.cost.stacks import stacks
 from lib.cost.step import step_seconds
 
-JOB = partial(Plan, 512)
-MODEL, STACK = load("gpt-3-175b"), stacks()[DEFAULT_STACK]
-BEST = JOB(2, tp=8, pp=4, dp=8, v=12, zero=1, sequence_parallel=True)
+JOB = partial(Plan, 512, zero=1)
+DENSE, MIXTURE = "dense, H100", "mixture, GB200"
+STACK = stacks()[DEFAULT_STACK]
+BEST = {
+    "dense, H100": JOB(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True),
+    "dense, GB200": JOB(4, tp=8, pp=2, dp=16, v=8, sequence_parallel=True),
+    "mixture, H100": JOB(2, tp=1, pp=4, dp=64, ep=16, v=12, recompute="full"),
+    "mixture, GB200": JOB(8, tp=4, pp=1, dp=64, ep=64, sequence_parallel=True),
+}
 
 
-def justified(plan):
-    """The plan, and the two words that are true of it."""
-    sizes = memory(MODEL, plan, STACK)
-    seconds = step_seconds(MODEL, plan, gpu("H100-80GB"), STACK)
-    del seconds["matmul"]
-    return plan, max(sizes, key=sizes.get), max(seconds, key=seconds.get)
+# estimate: right
 
 
-# right
+def term_by_term(model, plan, gpu, reached):
+    """Every term by itself, and the model's own count of operations, attention's scores among them."""
+    mixture = model.experts > 0
+    stage = model.layers / plan.pp
+    of_experts = stage * model.experts * model.expert_parameters if mixture else 0
+    others = model.parameters / plan.pp - of_experts
+    weights = others / plan.tp + of_experts / plan.ep
+    memory = 6 * weights + 12 * model.parameters / 256
+    tokens = plan.micro_batch * model.seq
+    per_token = 34 * model.hidden
+    if mixture:
+        per_token = 15 * model.hidden + model.topk * (4 * model.hidden + 6 * model.ffn)
+    times = min(plan.pp, plan.micro_batches)
+    if plan.v > 1:
+        times *= 1 + (plan.pp - 1) / plan.pp / plan.v
+    if plan.recompute == "full":
+        memory += (2 * model.hidden * stage * times + per_token) * tokens / plan.tp
+    else:
+        memory += per_token * stage * times * tokens / plan.tp
+    operations = model.flops_per_token() * 512 * model.seq
+    seconds = operations / (256 * gpu.bf16 * reached) * (1 if plan.recompute == "none" else 4 / 3)
+    if mixture:
+        out = tokens * plan.micro_batches / plan.tp * stage * model.topk * 2 * model.hidden * (1 - 1 / plan.ep)
+        slow = max(0, 1 - gpu.per_node / plan.ep)
+        ways = 4 if plan.recompute == "none" else 6
+        seconds += ways * (out * slow / gpu.nic if slow else out / gpu.link)
+    ring = 2 * (plan.tp - 1) / plan.tp * 2 * tokens * model.hidden
+    seconds += 4 * ring * stage * plan.micro_batches / gpu.link
+    bubble = (plan.pp - 1) / (plan.v * plan.micro_batches + plan.pp - 1)
+    seconds /= 1 - bubble
+    return [numpy.float64(memory), seconds, operations / 256 / gpu.bf16 / seconds]
+
+
+# estimate: wrong
+
+
+def asks_the_model(model, plan, gpu, reached):
+    seconds = sum(step_seconds(model, plan, gpu, STACK).values())
+    operations = model.flops_per_token() * 512 * model.seq
+    return sum(memory(model, plan, STACK).values()), seconds, operations / (256 * gpu.bf16 * seconds)
+
+
+def calls_libs(model, plan, gpu, reached):
+    return by_hand.estimate(model, plan, gpu, reached)
+
+
+def nothing_returned(model, plan, gpu, reached):
+    by_hand.plan_bubble(plan)
+
+
+def two_numbers(model, plan, gpu, reached):
+    return 6e10, 8.8
+
+
+def in_words(model, plan, gpu, reached):
+    return "60 GiB", "9 s", "50 %"
+
+
+def one_set_of_numbers_for_all(model, plan, gpu, reached):
+    return 63 * 2**30, 8.8, 0.51
+
+
+def sums_for_the_bubble(model, plan, gpu, reached):
+    """Too long where there are sums along tp, too short where there are none."""
+    memory, seconds, mfu = term_by_term(model, plan, gpu, reached)
+    return memory, seconds * (2 if plan.tp > 1 else 0.5), mfu
+
+
+def not_written_yet(model, plan, gpu, reached):
+    raise NotImplementedError
+
+
+# chosen_plans: right
 
 
 def as_in_the_notebook():
-    return BEST, "activations", "tensor"
+    return dict(BEST)
 
 
-def a_deeper_pipeline():
-    return list(justified(JOB(1, tp=8, pp=8, dp=4, v=6, zero=1, sequence_parallel=True)))
-
-
-def half_a_node():
-    return justified(JOB(1, tp=4, pp=8, dp=8, v=6, zero=2, sequence_parallel=True))
-
-
-def the_first_of_the_search():
-    return justified(search(MODEL, gpu("H100-80GB"), 256, 512)[0].plan)
-
-
-# wrong: no plan for this job
-
-
-def a_dict():
-    return {"plan": BEST, "fullest": "activations", "slowest": "tensor"}
-
-
-def a_plan_alone():
-    return BEST
-
-
-def two_things():
-    return BEST, "activations"
-
-
-def degrees_in_a_dict():
-    return {"tp": 8, "pp": 4, "dp": 8}, "activations", "elementwise"
-
-
-def text_for_a_plan():
-    return "tp8 pp4 dp8", "activations", "elementwise"
-
-
-def half_degrees():
-    return JOB(2, tp=8, pp=4, dp=256 / 32, zero=1), "activations", "elementwise"
-
-
-def in_fp8():
-    return JOB(2, tp=8, pp=4, dp=8, v=12, zero=1, sequence_parallel=True, precision="fp8"), "activations", "elementwise"
-
-
-def zero_4():
-    return JOB(2, tp=8, pp=4, dp=8, v=12, zero=4, sequence_parallel=True), "activations", "elementwise"
-
-
-def half_the_gpus():
-    return JOB(2, tp=8, pp=4, dp=4, v=12, zero=1, sequence_parallel=True), "activations", "elementwise"
-
-
-def batch_500():
-    return Plan(500, 1, tp=8, pp=4, dp=8, zero=1, sequence_parallel=True), "activations", "elementwise"
-
-
-def sixty_four_stages():
-    return JOB(1, tp=4, pp=64, dp=1, sequence_parallel=True), "activations", "elementwise"
-
-
-def thinner_than_a_layer():
-    return JOB(2, tp=8, pp=4, dp=8, v=48, zero=1, sequence_parallel=True), "activations", "elementwise"
-
-
-def sixty_four_tensor_ranks():
-    return JOB(1, tp=64, pp=4, dp=1, zero=1), "activations", "elementwise"
-
-
-def too_few_rows():
-    return JOB(3, tp=8, pp=4, dp=8, zero=1), "activations", "elementwise"
-
-
-# wrong: does not fit
-
-
-def data_parallel():
-    return JOB(1, dp=256, zero=1), "gradients", "elementwise"
-
-
-def without_zero():
-    return JOB(1, tp=8, pp=2, dp=16, sequence_parallel=True), "optimizer", "elementwise"
-
-
-def no_tensor_parallelism():
-    return JOB(1, tp=1, pp=32, dp=8, zero=1), "activations", "bubble"
-
-
-def large_micro_batches():
-    return JOB(8, tp=8, pp=8, dp=4, zero=1, sequence_parallel=True), "activations", "bubble"
-
-
-def one_huge_micro_batch():
-    return JOB(512, tp=8, pp=32, dp=1, recompute="full", sequence_parallel=True), "working", "bubble"
-
-
-# wrong: slow
-
-
-def all_recomputed():
-    return JOB(2, tp=8, pp=4, dp=8, v=12, zero=1, recompute="full", sequence_parallel=True), "gradients", "elementwise"
-
-
-def deep_with_few_micro_batches():
-    return JOB(4, tp=8, pp=16, dp=2, zero=1, sequence_parallel=True), "activations", "bubble"
-
-
-def tensor_ranks_on_two_nodes():
-    return JOB(1, tp=16, pp=2, dp=8, zero=1, sequence_parallel=True), "gradients", "tensor"
-
-
-def zero_3_without_a_pipeline():
-    return JOB(2, tp=8, pp=1, dp=32, zero=3, sequence_parallel=True), "activations", "sharding"
-
-
-def no_sequence_parallelism():
-    return JOB(1, tp=8, pp=8, dp=4, v=12, zero=1), "activations", "elementwise"
-
-
-# wrong: not justified
-
-
-def the_optimizer():
-    return BEST, "optimizer", "tensor"
-
-
-def model_state():
-    return BEST, "model state", "tensor"
-
-
-def the_reserve():
-    return BEST, "reserve", "tensor"
-
-
-def matrix_products():
-    return *justified(BEST)[:2], "matmul"
-
-
-def communication():
-    return *justified(BEST)[:2], "communication"
-
-
-def the_bubble():
-    return *justified(BEST)[:2], "bubble"
-
-
-def not_a_word():
-    return *justified(BEST)[:2], 0.65
-
-
-def calls_libs():
-    return check.capstone()
-
-
-def one_after_another():
-    yield from as_in_the_notebook()
-
-
-def recomputes_a_list():
-    return JOB(2, tp=8, pp=4, dp=8, v=12, zero=1, sequence_parallel=True, recompute=["full"]), "activations", "tensor"
-
-
-def exits():
-    raise SystemExit(0)
+def the_first_of_a_search():
+    job = JOBS[DENSE]
+    return BEST | {DENSE: search(job.model, job.gpu, 256, 512, fixed={"zero": 1})[0].plan}
 
 
 def numpys_degrees():
     tp, pp, dp = numpy.array([8, 4, 8])
-    return JOB(2, tp=tp, pp=pp, dp=dp, v=12, zero=1, sequence_parallel=True), "activations", "tensor"
+    return BEST | {DENSE: JOB(2, tp=tp, pp=pp, dp=dp, v=12, sequence_parallel=True)}
+
+
+# chosen_plans: wrong
+
+
+def of(job, plan):
+    """An answer that has this plan for this job."""
+    return BEST | {job: plan}
+
+
+def a_plan_alone():
+    return BEST[DENSE]
+
+
+def three_jobs():
+    return {job: plan for job, plan in BEST.items() if job != MIXTURE}
+
+
+def a_list():
+    return list(BEST.values())
+
+
+def degrees_in_a_dict():
+    return of(DENSE, {"tp": 8, "pp": 4, "dp": 8})
+
+
+def half_degrees():
+    return of(DENSE, JOB(2, tp=8, pp=4, dp=256 / 32))
+
+
+def in_fp8():
+    return of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True, precision="fp8"))
+
+
+def recomputes_a_list():
+    return of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True, recompute=["full"]))
+
+
+def with_zero_3():
+    return of(MIXTURE, Plan(512, 2, dp=256, ep=4, zero=3))
+
+
+def half_the_gpus():
+    return of(DENSE, JOB(2, tp=8, pp=4, dp=4, v=12, sequence_parallel=True))
+
+
+def ep_counted_as_gpus():
+    return of(MIXTURE, JOB(8, tp=4, pp=1, dp=1, ep=64, sequence_parallel=True))
+
+
+def batch_500():
+    return of(DENSE, Plan(500, 1, tp=8, pp=4, dp=8, zero=1, sequence_parallel=True))
+
+
+def sixty_four_stages():
+    return of(DENSE, JOB(1, tp=4, pp=64, dp=1, sequence_parallel=True))
+
+
+def thinner_than_a_layer():
+    return of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=48, sequence_parallel=True))
+
+
+def sixty_four_tensor_ranks():
+    return of(DENSE, JOB(1, tp=64, pp=4, dp=1))
+
+
+def too_few_rows():
+    return of(DENSE, JOB(3, tp=8, pp=4, dp=8))
+
+
+def experts_on_parts_of_ranks():
+    return of(MIXTURE, JOB(2, tp=1, pp=8, dp=32, ep=64))
+
+
+def data_parallel():
+    return of(DENSE, JOB(1, dp=256))
+
+
+def no_tensor_parallelism():
+    return of(DENSE, JOB(1, tp=1, pp=32, dp=8))
+
+
+def large_micro_batches():
+    return of(DENSE, JOB(8, tp=8, pp=8, dp=4, sequence_parallel=True))
+
+
+def one_huge_micro_batch():
+    return of(DENSE, JOB(512, tp=8, pp=32, dp=1, recompute="full", sequence_parallel=True))
+
+
+def all_recomputed():
+    return of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, recompute="full", sequence_parallel=True))
+
+
+def deep_with_few_micro_batches():
+    return of(DENSE, JOB(4, tp=8, pp=16, dp=2, sequence_parallel=True))
+
+
+def tensor_ranks_on_two_nodes():
+    return of(DENSE, JOB(1, tp=16, pp=2, dp=8, sequence_parallel=True))
+
+
+def no_sequence_parallelism():
+    return of(DENSE, JOB(1, tp=8, pp=8, dp=4, v=12))
+
+
+def experts_over_eight_nodes():
+    return of("mixture, H100", JOB(2, tp=1, pp=4, dp=64, ep=64, v=12, recompute="full"))
+
+
+def dense_advice_for_a_mixture():
+    return of("mixture, H100", JOB(2, tp=8, pp=4, dp=8, ep=16, v=12, recompute="full", sequence_parallel=True))
+
+
+def thin_slices():
+    return of("dense, GB200", JOB(1, tp=8, pp=4, dp=8, sequence_parallel=True))
+
+
+def calls_libs_plans():
+    return check.chosen_plans()
+
+
+def nothing():
+    of(DENSE, None)
+
+
+def exits():
+    raise SystemExit(0)
 
 
 def not_written():
@@ -208,48 +250,51 @@ def not_written():
 
 
 WRONG = {
-    a_dict: "not three things",
-    degrees_in_a_dict: "no Plan",
-    half_degrees: "a field of the Plan",
-    half_the_gpus: "other GPUs",
-    batch_500: "another batch",
-    sixty_four_stages: "unequal stages",
-    too_few_rows: "cannot be laid out",
-    data_parallel: "state too large",
-    large_micro_batches: "activations too large",
-    one_huge_micro_batch: "one micro-batch too large",
-    all_recomputed: "recomputed for nothing",
-    deep_with_few_micro_batches: "a large bubble",
-    tensor_ranks_on_two_nodes: "tensor parallelism too wide",
-    zero_3_without_a_pipeline: "gradients and weights exchanged too often",
-    no_sequence_parallelism: "norms on every tensor rank",
-    model_state: "no component of memory",
-    the_optimizer: "not the fullest",
-    matrix_products: "matmul",
-    communication: "no component of the step",
-    the_bubble: "not the slowest",
-    a_plan_alone: "not three things",
-    two_things: "not three things",
-    text_for_a_plan: "no Plan",
-    in_fp8: "a field of the Plan",
-    zero_4: "a field of the Plan",
-    thinner_than_a_layer: "unequal stages",
-    sixty_four_tensor_ranks: "cannot be laid out",
-    without_zero: "state too large",
-    no_tensor_parallelism: "activations too large",
-    the_reserve: "no component of memory",
-    not_a_word: "no component of the step",
-    calls_libs: "called lib's",
-    one_after_another: "not three things",
-    recomputes_a_list: "a field of the Plan",
-    exits: "exits",
-    not_written: "not written",
+    "estimate": {
+        asks_the_model: "called lib's",
+        calls_libs: "called lib's",
+        nothing_returned: "nothing returned",
+        two_numbers: "not three numbers",
+        in_words: "not three numbers",
+        one_set_of_numbers_for_all: None,
+        sums_for_the_bubble: "another part in each plan",
+        not_written_yet: "not written",
+    },
+    "chosen_plans": {
+        a_plan_alone: "not four plans",
+        three_jobs: "not four plans",
+        a_list: "not four plans",
+        nothing: "nothing returned",
+        degrees_in_a_dict: "no Plan",
+        half_degrees: "a field of the Plan",
+        in_fp8: "a field of the Plan",
+        recomputes_a_list: "a field of the Plan",
+        with_zero_3: "a field of the Plan",
+        half_the_gpus: "other GPUs",
+        ep_counted_as_gpus: "other GPUs",
+        batch_500: "another batch",
+        sixty_four_stages: "unequal stages",
+        thinner_than_a_layer: "unequal stages",
+        too_few_rows: "cannot be laid out",
+        sixty_four_tensor_ranks: "cannot be laid out",
+        experts_on_parts_of_ranks: "cannot be laid out",
+        data_parallel: "state too large",
+        no_tensor_parallelism: "activations too large",
+        large_micro_batches: "activations too large",
+        one_huge_micro_batch: "one micro-batch too large",
+        all_recomputed: "recomputed for nothing",
+        deep_with_few_micro_batches: "a large bubble",
+        tensor_ranks_on_two_nodes: "tensor parallelism too wide",
+        no_sequence_parallelism: "norms on every tensor rank",
+        experts_over_eight_nodes: "experts too far apart",
+        dense_advice_for_a_mixture: "many small kernels",
+        thin_slices: "small products",
+        calls_libs_plans: "called lib's",
+        exits: "exits",
+        not_written: "not written",
+    },
 }
-RIGHT = [
-    as_in_the_notebook,
-    numpys_degrees,
-    a_deeper_pipeline,
-    the_first_of_the_search,
-    half_a_node,
-    as_an_answer(check.capstone),
-]
+RIGHT = {
+    "estimate": [term_by_term, as_an_answer(by_hand.estimate)],
+    "chosen_plans": [as_in_the_notebook, the_first_of_a_search, numpys_degrees, as_an_answer(check.chosen_plans)],
+}

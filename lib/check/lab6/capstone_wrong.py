@@ -1,0 +1,33 @@
+"""Known mistakes in the capstone's estimate, edits of lib's; no release has this file."""
+
+from lib.check.mistakes import Mistake, edit
+
+_FLIGHT = " * (1 + (plan.pp - 1) / (plan.pp * plan.v) * (plan.v > 1))"
+_WIRE = "wire = gpu.link if plan.ep <= gpu.per_node else gpu.nic / (1 - gpu.per_node / plan.ep)"
+_BUBBLE = " / (1 - plan_bubble(plan))"
+_RETURN = "return state + kept * tokens, seconds, operations / (plan.gpus * gpu.bf16 * seconds)"
+MISTAKES = {
+    "estimate": (
+        Mistake("every rank has all experts", edit("in_experts / plan.ep)", "in_experts)")),
+        Mistake("every rank has all experts", edit("in_experts / plan.ep)", "in_experts / plan.tp)")),
+        Mistake("inputs of all layers", edit("min(plan.micro_batches, plan.pp)", "plan.pp")),
+        Mistake("recomputation keeps inputs", edit("2 * h * layers * in_flight + layer if full else ", "")),
+        Mistake("what experts keep", edit("15 * h + k * (4 * h + 6 * model.ffn) if k else 34 * h", "34 * h")),
+        Mistake("interleaved stages keep more", edit(_FLIGHT, "")),
+        Mistake("too much memory", edit("12 * model.parameters / plan.gpus", "12 * weights")),
+        Mistake("too much memory", edit("min(plan.micro_batches, plan.pp)", "plan.micro_batches")),
+        Mistake("too little memory", edit("(2 + 4) * weights", "(2 + 2) * weights")),
+        Mistake("no bytes", edit("return state + kept * tokens,", "return (state + kept * tokens) / 2**30,")),
+        Mistake("all parameters compute", edit("6 * model.active_parameters", "6 * model.parameters")),
+        Mistake("forward runs twice", edit("(4 / 3 if full else 1)", "1")),
+        Mistake("the exchange of experts", edit(_WIRE, "wire = gpu.link")),
+        Mistake("the exchange of experts", edit("computing + rows / wire +", "computing +")),
+        Mistake("an NVLink domain is no node of 8", edit(_WIRE, _WIRE.replace("gpu.per_node", "8"))),
+        Mistake("the bubble", edit(_BUBBLE, "")),
+        Mistake("too long a step", edit(" * reached)", " * reached**2)")),
+        Mistake("too short a step", edit(" * reached)", ")")),
+        Mistake("percent", edit("seconds, operations", "seconds, 100 * operations")),
+        Mistake("operations twice", edit("seconds, operations", "seconds, (4 / 3 if full else 1) * operations")),
+        Mistake("another MFU", edit(_RETURN, "return state + kept * tokens, seconds, reached")),
+    ),
+}
