@@ -63,7 +63,7 @@ test: setup lint ## everything CI runs
 
 test-all: setup lint ## the slow tests too
 	$(PY) -m pytest -m "not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS)
-	$(PY) -m lib.course validate
+	$(PY) -m lib.course validate --graded
 
 test-gpu: setup ## does this machine's GPUs, driver and NCCL do; then everything on GPUs, in ten minutes on one
 	$(PY) -m tests.gpu $(if $(STEPS),--steps $(STEPS))

@@ -70,7 +70,7 @@ def on_gloo():
 
 @pytest.fixture(scope="session", autouse=True)
 def ranks_start_light():
-    """Ranks fork from a server that has imported torch. Here some of lib too, which takes a rank as long as the rest.
+    """Ranks fork from a server that has imported torch. Here all of it at once, and some of lib, which takes as long.
 
     And a check gives up later, for in one launch it judges many answers, beside other tests on a slow machine.
     """
@@ -78,5 +78,13 @@ def ranks_start_light():
     from lib.launch import server
 
     lib = ["lib.launch.worker", "lib.check.framework", "lib.collectives", "lib.model", "lib.text"]
-    server.PRELOAD = [*server.PRELOAD, *lib]
+    server.PRELOAD, server.AT_ONCE = [*server.PRELOAD, *lib], True
     framework.TIMEOUT = 60
+
+
+@pytest.fixture
+def words_only(monkeypatch):
+    """For tests of what a figure says: to draw it and to put it into words, without the making of its PNG."""
+    from lib.plots import style
+
+    monkeypatch.setattr(style, "rendered", lambda figure: b"")

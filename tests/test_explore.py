@@ -68,6 +68,7 @@ def test_every_slider_draws(name, monkeypatch):
     assert seen[-1].png == EXPLORERS[name]().png  # all sliders back where they began
 
 
+@pytest.mark.usefixtures("words_only")
 def test_who_wins_changes_with_the_sliders():
     assert "recursive_doubling is the fastest" in explore.draw_all_reduce_cost(ranks=8, size=1e3).alt
     assert "ring is the fastest" in explore.draw_all_reduce_cost(ranks=3, size=1e9).alt
@@ -81,6 +82,7 @@ def test_who_wins_changes_with_the_sliders():
     assert "All of these fit" in explore.draw_model_memory(175 * 10**9, ranks_that_share_the_state=64).alt
 
 
+@pytest.mark.usefixtures("words_only")
 def test_overlap_and_a_larger_batch_hide_more():
     step = explore.draw_data_parallel_step
     assert "overlapped, 1 rank: 262 ms, 183 ms of communication per rank, 44% of it hidden" in step().alt
@@ -95,14 +97,18 @@ def test_a_menu_chooses_a_schedule_and_sliders_the_rest(monkeypatch):
     box, _ = sliders_of("pipeline", monkeypatch)
     kinds = [type(control).__name__ for control in box.children]
     assert kinds == ["Dropdown"] + 7 * ["SelectionSlider"]
-    assert box.children[0].options == ("relay", "GPipe", "1F1B", "interleaved", "ZB-H1")
+    assert box.children[0].options == ("relay", "GPipe", "1F1B", "interleaved", "ZB-H1", "ZB-V", "DualPipeV")
 
 
+@pytest.mark.usefixtures("words_only")
 def test_what_cannot_be_run_is_told_in_the_figures_place():
-    alt = explore.draw_pipeline("interleaved", p=4, m=6).alt
-    assert "cannot run this" in alt and "use m = 4 or m = 8" in alt
+    alt = explore.draw_pipeline("interleaved", p=4, m=9).alt
+    assert "cannot run this" in alt and "use m = 8 or m = 12" in alt
     assert "bubble 15.8% (formula 15.8%)" in explore.draw_pipeline("interleaved", p=4, m=8).alt
-    assert "(no formula for m < p)" in explore.draw_pipeline("ZB-H1", p=4, m=2).alt
+    for schedule, m in (("ZB-H1", 2), ("interleaved", 2), ("ZB-V", 6)):
+        assert "(no formula here)" in explore.draw_pipeline(schedule, p=4, m=m).alt
+    assert "at least 2p = 8" in explore.draw_pipeline("DualPipeV", p=4, m=6).alt
+    assert "bubble 5.9% (formula 5.9%)" in explore.draw_pipeline("ZB-V", p=4, m=8).alt
     slow = explore.draw_pipeline("1F1B", message=1.0).alt
     assert "(formula 27.3%, without messages)" in slow and "bubble 27.3%" not in slow
 
@@ -110,13 +116,13 @@ def test_what_cannot_be_run_is_told_in_the_figures_place():
 def test_the_formulas_are_what_the_simulation_gives():
     """Whole numbers: the bubble is compared with ==."""
     for (name, schedule), p, m, v in itertools.product(SCHEDULES.items(), (1, 2, 3, 4, 8), (1, 2, 4, 8, 24), (1, 2, 3)):
-        for F, I, W in ((1, 1, 1), (2, 3, 1), (1, 2, 3), (3, 1, 2)):
-            if v > 1 and (name != "interleaved" or m % p):
+        for F, I, W in ((1, 1, 1), (2, 3, 1), (1, 2, 3), (3, 1, 2), (5, 4, 1)):
+            if (v > 1 and name != "interleaved") or (name == "DualPipeV" and m < 2 * p) or m % max(1, m // p):
                 continue
             times = {"F": F, "B": I + W, "I": I, "W": W}
             formula = bubble_formula(name, p, m, v, *map(Fraction, (F, I, W)))
             if formula is None:
-                assert name == "ZB-H1" and m < p
+                assert name in ("ZB-V", "DualPipeV") or (name in ("ZB-H1", "interleaved") and m < p)
                 continue
             simulation = simulate(schedule(p, m, v), times)
             assert Fraction(p * simulation.makespan - sum(simulation.busy), p * simulation.makespan) == formula
@@ -127,6 +133,7 @@ def test_nothing_is_left_in_pyplot():
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
 
 
+@pytest.mark.usefixtures("words_only")
 def test_weak_scaling_lasts_longer_than_strong():
     assert "On 1,024 ranks weak scaling (overlapped) keeps 71%, strong" in explore.draw_scaling().alt.replace(
         " of perfect", ""
@@ -154,27 +161,33 @@ def test_without_a_kernel_there_is_the_figure_alone(capsys):
     assert capsys.readouterr().out.count("Line chart of time against size") == 1
 
 
-def executed(monkeypatch, static):
+def executed(static):
     """The outputs of a cell with an explorer, executed by a real kernel."""
-    monkeypatch.setenv("LAB_STATIC", "1" if static else "0")
     cell = nbformat.v4.new_code_cell("from lib import explore\nexplore.all_reduce_cost()", id="explorer")
     nb = nbformat.v4.new_notebook(cells=[cell])
-    NotebookClient(nb, timeout=120, kernel_name="python3", record_timing=False, store_widget_state=False).execute()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAB_STATIC", "1" if static else "0")
+        NotebookClient(nb, timeout=120, kernel_name="python3", record_timing=False, store_widget_state=False).execute()
     return cell.outputs, nb.metadata
 
 
-def test_a_kernel_stores_the_static_figure_and_nothing_else_under_lab_static(monkeypatch):
-    outputs, metadata = executed(monkeypatch, static=True)
+@pytest.fixture(scope="module")
+def stored():
+    return executed(static=True)
+
+
+def test_a_kernel_stores_the_static_figure_and_nothing_else_under_lab_static(stored):
+    outputs, metadata = stored
     (figure,) = outputs
     assert figure.metadata["image/png"]["alt"] == figure.data["text/plain"]
     assert "widgets" not in metadata and not figure.get("transient")
-    again, _ = executed(monkeypatch, static=True)
+    again, _ = executed(static=True)
     assert again == outputs
 
 
-def test_a_live_kernel_shows_the_same_figure_first_then_sliders(monkeypatch):
-    (static,), _ = executed(monkeypatch, static=True)
-    (figure, widgets), _ = executed(monkeypatch, static=False)
+def test_a_live_kernel_shows_the_same_figure_first_then_sliders(stored):
+    (static,), _ = stored
+    (figure, widgets), _ = executed(static=False)
     assert figure == static
     assert "application/vnd.jupyter.widget-view+json" in widgets.data
 

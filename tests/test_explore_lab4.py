@@ -1,8 +1,11 @@
 """Lab 4's explorers: the sliders change what is said. (That every stop draws: test_explore.py.)"""
 
+import pytest
+
 from lib import explore
 
 
+@pytest.mark.usefixtures("words_only")
 def test_it_begins_with_the_paper_s_example_and_more_ranks_fit_more():
     draw = explore.draw_zero_memory
     assert "120, 31.4, 16.6, 1.9 GB by stage; from stage 1 on it fits in 80 GB" in draw().alt

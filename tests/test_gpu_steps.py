@@ -46,9 +46,9 @@ def test_the_ledger_s_cost_and_the_timings_are_told(capsys):
     assert "1 MB: lib " in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_the_five_checks_of_two_ranks_pass(capsys):
+def test_the_checks_of_two_ranks_pass(capsys):
     assert checks.main(["--backend", "gloo", "--ranks", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("showed: 5 of 5 checks passed (split_rows, ")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("showed: 6 of 6 checks passed (split_rows, ")
     assert len(checks.fitting(8)) > 25
 
 
@@ -63,5 +63,5 @@ def test_the_groups_of_a_mesh_end_with_its_case():
         found = test_gpu_hybrid.run_each()
         return max(found.values()), len(dist.distributed_c10d._world.pg_map)
 
-    for worst, left in launch.capture(counted, nproc=2, backend="gloo", timeout=300):
+    for worst, left in launch.capture(counted, nproc=2, backend="gloo", timeout=300, fresh=True):
         assert worst < test_gpu_hybrid.TOLERANCE and left == 1, "the world alone"

@@ -7,7 +7,7 @@ from lib.course.rooms import imports_of
 LIB = pathlib.Path(__file__).parents[1] / "lib"
 LEDGER = {"backend", "ledger"}
 COLLECTIVES = LEDGER | {"collectives"}
-SHARED = {"model", "text", "buckets", "precision", "recompute", "clip", "checkpoint", "paced"}
+SHARED = {"model", "text", "buckets", "precision", "recompute", "clip", "checkpoint", "paced", "seeds"}
 PARALLEL = {"data_parallel", "pipeline", "tensor_parallel", "zero", "moe"}
 BELOW_PARALLEL = COLLECTIVES | SHARED
 MAY_IMPORT = {

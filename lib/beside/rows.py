@@ -4,21 +4,18 @@ Stored: the same run on another machine, with the versions in the file. Losses, 
 do not depend on the machine, but for the last digits of a loss.
 """
 
-import datetime
 import functools
 import importlib.metadata
 import importlib.util
 import json
-import platform
 from pathlib import Path
-
-import torch
 
 from lib import launch, ledger
 from lib.beside import volume
 from lib.beside.deepspeed_zero import Engine
 from lib.beside.job import Row, train
 from lib.beside.sides import FullyShard, Ours, one_process
+from lib.seeds import stamp
 
 FILE = Path(__file__).with_name("deepspeed.json")
 WORLDS, MICROBATCHES = (2, 4), (1, 2)
@@ -99,8 +96,8 @@ def results(N=4):
     if not theirs:
         raise ValueError(f"nothing is stored for {N} ranks: use {' or '.join(map(str, WORLDS))}, or install DeepSpeed")
     print(
-        f"DeepSpeed is not installed here (make setup EXTRAS=deepspeed): its rows are stored ones, of DeepSpeed "
-        f"{record['deepspeed']} with torch {record['torch']}, {record['date']}. Ours and torch's ran now."
+        f"DeepSpeed is not installed here (make setup EXTRAS=deepspeed): its rows are stored ones,\n"
+        f"of DeepSpeed {record['deepspeed']} with torch {record['torch']}, {record['date']}. Ours and torch's ran now."
     )
     return our_rows(N) + theirs
 
@@ -111,9 +108,7 @@ def store():
     record = {
         "what": "lib.beside: losses per step, bytes and elements of the last step, written by `python -m lib.beside`",
         "deepspeed": importlib.metadata.version("deepspeed"),
-        "torch": torch.__version__.split("+")[0],
-        "python": platform.python_version(),
-        "date": datetime.date.today().isoformat(),
+        **stamp(),
         "rows": [row._asdict() for row in rows],
     }
     FILE.write_text(json.dumps(record, indent=1) + "\n")

@@ -20,7 +20,7 @@ def table(rows):
     N = rows[0].N
     sent = {(row.who, row.stage, row.k): row.sent / ((N - 1) / N * psi) for row in rows}
     lines = [
-        f"{N} ranks, psi = {psi:,} parameters in fp32. One process: loss {alone.losses[0]:.4f}, then "
+        f"{N} ranks, psi = {psi:,} parameters in fp32; one process: loss {alone.losses[0]:.4f}, "
         f"{', '.join(f'{loss:.6f}' for loss in alone.losses[1:])}",
         f"{'':<45}{'bytes per parameter after':>19}{'sent, (N-1)/N psi':>19}",
         HEAD,

@@ -44,6 +44,8 @@ def parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=what, description=what)
         command.add_argument("labs", nargs="*", metavar="LAB", help="0, lab0 or lab0_concepts; default: every lab")
+        if name == "validate":
+            command.add_argument("--graded", action="store_true", help="grade each solution as a submission, too")
     what = "grade one notebook, or a folder of them"
     command = commands.add_parser("grade", help=what, description=what)
     command.add_argument("notebook", nargs="?", type=Path, metavar="PATH", help="default: the notebook in labs/")
@@ -94,7 +96,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     labs = notebook.labs(root, args.labs)
     if args.command == "validate":
-        sound = [validate.validate(root, lab) for lab in labs] if len(labs) < 2 else side_by_side(root, labs)
+        if len(labs) > 1:
+            sound = side_by_side(root, labs, ["--graded"] if args.graded else [])
+        else:
+            sound = [validate.validate(root, lab, grade=args.graded) for lab in labs]
         strangers = validate.strangers(root) if labs == notebook.labs(root) else []
         print(*strangers, sep="\n", end="\n" if strangers else "")
         unsound = [lab for lab, is_sound in zip(labs, sound, strict=True) if not is_sound]
@@ -108,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def side_by_side(root: Path, labs: list[str]) -> list[bool]:
+def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
     """Validate each lab in a process of its own, AT_A_TIME of them, for a notebook mostly waits for its ranks.
 
     What they print comes lab by lab, as each is done. Returns for each lab whether it is sound.
@@ -122,7 +127,7 @@ def side_by_side(root: Path, labs: list[str]) -> list[bool]:
                 ended = next((i for i in processes if i not in told and processes[i].poll() is not None), None)
                 if to_come and running < AT_A_TIME:
                     i = to_come.pop()  # the later labs take longer: none of them should be left alone at the end
-                    command = [sys.executable, "-m", "lib.course", "--root", root, "validate", labs[i]]
+                    command = [sys.executable, "-m", "lib.course", "--root", root, "validate", labs[i], *options]
                     processes[i] = subprocess.Popen(command, stdout=outputs[i], stderr=subprocess.STDOUT)
                 elif ended is not None:
                     outputs[ended].seek(0)

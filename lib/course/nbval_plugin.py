@@ -4,12 +4,14 @@ Loaded by pytest (`-p lib.course.nbval_plugin`) in the process that `nbval_run.p
 JSON line is appended to the file named by LAB_CELLS:
 
     {"cell": id, "outcome": "passed" | "failed" | "skipped" | "timeout" | "kernel died",
-     "message": one line, "report": what the cell's check appended to LAB_REPORT meanwhile}
+     "message": one line, "report": what the cell's check appended to LAB_REPORT meanwhile,
+     "compared": nbval passed its outputs, and does not pass them with a line that was planted in what is stored}
 
 nbval waits out the whole cell timeout for a kernel that is dead, and after a timeout runs on without reporting
 failures; here both end the session, and whoever started it decides what to run again.
 """
 
+import copy
 import functools
 import json
 import os
@@ -18,11 +20,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import nbformat
 import nbval.kernel
 import pytest
 from nbval.kernel import RunningKernel
-from nbval.plugin import IPyNbCell
+from nbval.plugin import IPyNbCell, coalesce_streams
 
+PLANTED = "planted: nbval must notice this line\n"
 POLL = 0.5  # seconds between two looks at whether a silent kernel is alive
 REPORT_BYTES = 1_000_000
 
@@ -47,8 +51,18 @@ def await_reply(kernel: RunningKernel, msg_id: str, timeout: float | None = None
             return
 
 
+def compare_twice(item: IPyNbCell, outputs: list, stored: list, compare=IPyNbCell.compare_outputs) -> bool:
+    """Stands in for nbval's: as there, and item.compared says whether it would have noticed a planted line."""
+    if not compare(item, outputs, stored):
+        return False
+    planted = nbformat.v4.new_output("stream", name="stdout", text=PLANTED)
+    item.compared = not compare(item, outputs, coalesce_streams([*copy.deepcopy(stored), planted]))
+    return True
+
+
 def pytest_configure(config: pytest.Config) -> None:
     RunningKernel.await_reply = await_reply
+    IPyNbCell.compare_outputs, IPyNbCell.compared = compare_twice, False
     # What a process of the notebook writes straight to file descriptor 1 belongs to no cell; unbounded, it fills disks.
     quiet = functools.partial(nbval.kernel.start_new_kernel, stdout=subprocess.DEVNULL)
     nbval.kernel.start_new_kernel = quiet
@@ -79,6 +93,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
             "outcome": outcome,
             "message": message[:2000],
             "report": _new_report_lines(item),
+            "compared": item.compared,
         }
         with open(os.environ["LAB_CELLS"], "a", encoding="utf-8") as book:
             book.write(json.dumps(line) + "\n")

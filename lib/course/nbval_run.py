@@ -43,6 +43,7 @@ class Cell:
     outcome: str
     message: str
     report: list[dict]
+    compared: bool = False
 
 
 @dataclass(frozen=True)

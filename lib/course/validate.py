@@ -1,12 +1,15 @@
 """Prove that a lab is what it claims to be: five checks per lab, and every failure named.
 
-lint              nothing that nbval would pass in silence, nothing that differs from run to run
+lint              nothing that nbval would pass in silence, nothing that differs from run to run; set-up, answers and
+                  checks, which grading runs alone, need no other cell
 generated         labs/ holds exactly what solutions/ generates, and lib/check/fingerprints/ what the checks do now
 solution          nbval passes the solution notebook, and every claim about a measurement holds
+planted errors    of each check nbval would not pass the same outputs with a wrong line in what is stored: so the
+                  comparison is alive; and all points are earned
 unsolved          the student's notebook runs from top to bottom, scores 0, and only its checks fail; what no answer
                   reaches has run with the solution and is left out (reach.py)
-planted errors    the solution graded as a submission earns all points, while a wrong line planted in the stored
-                  output of each check makes nbval fail in exactly these cells: so the comparison is alive
+
+With `graded` there is a sixth: the solution is graded as a submission, and earns all points.
 """
 
 import copy
@@ -21,10 +24,9 @@ from .grade import NOT_WRITTEN, TOTAL_TIMEOUT
 from .notebook import CourseError
 
 CELL_TIMEOUT = 600.0  # seconds
-PLANTED = "planted by make validate: nbval must notice this line\n"
 
 
-def validate(root: Path, lab: str, cell_timeout: float = CELL_TIMEOUT) -> bool:
+def validate(root: Path, lab: str, cell_timeout: float = CELL_TIMEOUT, grade: bool = False) -> bool:
     """Run all checks on one lab and print a line for each, with what failed; returns whether all passed."""
     print(lab, flush=True)
     try:
@@ -34,19 +36,27 @@ def validate(root: Path, lab: str, cell_timeout: float = CELL_TIMEOUT) -> bool:
         return _line("lint", [str(error)], "")
     warnings = [f"warning: {finding}" for finding in findings if finding.warning]
     clean = [
-        _line("lint", [str(f) for f in findings if not f.warning], f"{len(solution.cells)} cells", warnings),
+        _line(
+            "lint",
+            [*(str(f) for f in findings if not f.warning), *lost(solution)],
+            f"{len(solution.cells)} cells",
+            warnings,
+        ),
         _line("generated", stale(root, lab) + _fingerprints(lab), "labs/ equals what solutions/ generates"),
     ]
     if not all(clean):
-        print("  not run: solution, unsolved, planted errors; first put the above right")
+        print("  not run: solution, planted errors, unsolved; first put the above right")
         return False
-    graded = notebook.exercises(solution)
-    code = sum(cell.cell_type == "code" for cell in solution.cells)
-    return all([
-        _line("solution", failures(notebook.solution_path(root, lab), cell_timeout), f"nbval passes {code} code cells"),
-        _line("unsolved", unsolved(root, lab, cell_timeout), f"0 points; only its checks fail ({len(graded)})"),
-        _line("planted errors", planted(solution, cell_timeout), f"{len(graded)} of {len(graded)} noticed; all points"),
-    ])  # fmt: skip
+    checks, code = len(notebook.exercises(solution)), sum(cell.cell_type == "code" for cell in solution.cells)
+    wrong, dead = solved(root, lab, cell_timeout)
+    sound = [
+        _line("solution", wrong, f"nbval passes {code} code cells"),
+        _line("planted errors", dead, f"{checks} of {checks} noticed; all points"),
+        _line("unsolved", unsolved(root, lab, cell_timeout), f"0 points; only its checks fail ({checks})"),
+    ]
+    if grade:
+        sound.append(_line("graded", graded(solution, cell_timeout), "set-up, answers and checks alone: all points"))
+    return all(sound)
 
 
 def strangers(root: Path) -> list[str]:
@@ -71,10 +81,24 @@ def stale(root: Path, lab: str) -> list[str]:
     )
 
 
-def failures(path: Path, cell_timeout: float) -> list[str]:
-    """The cells of the solution at `path` that nbval does not pass, or whose measurement does not show its sentence."""
+def solved(root: Path, lab: str, cell_timeout: float) -> tuple[list[str], list[str]]:
+    """Run the solution. What nbval does not pass, or does not show its sentence; the checks that are not alive."""
+    path = notebook.solution_path(root, lab)
     run = nbval_run.run(path, cell_timeout, TOTAL_TIMEOUT, claims="hold")
-    return [*_broken(run), *(f"cell {c.cell!r}: {c.message}" for c in run.cells.values() if c.outcome == "failed")]
+    failed = [f"cell {c.cell!r}: {c.message}" for c in run.cells.values() if c.outcome == "failed"]
+    return [*_broken(run), *failed], list(_dead(notebook.read(path), run))
+
+
+def _dead(solution: nbformat.NotebookNode, run: nbval_run.Run) -> Iterator[str]:
+    """The checks that passed and would have passed a wrong line, too, or that did not give all points."""
+    for exercise in notebook.exercises(solution):
+        cell, full = run.cells.get(exercise.check.id), exercise.points
+        if cell is None or cell.outcome != "passed":
+            continue  # told already
+        if not cell.compared:
+            yield f"check {cell.cell!r}: nbval does not notice a wrong output"
+        if [(line.get("points"), line.get("max_points")) for line in cell.report] != [(full, full)]:
+            yield f"check {cell.cell!r} must report {full} of {full} points, reports {cell.report}"
 
 
 def _fingerprints(lab: str) -> list[str]:
@@ -107,13 +131,32 @@ def unsolved(root: Path, lab: str, cell_timeout: float) -> list[str]:
     return wrong
 
 
-def planted(solution: nbformat.NotebookNode, cell_timeout: float) -> list[str]:
-    """Plant a wrong line in every check's stored output and grade: the lines nbval misses, the points that are lost."""
-    wrong = merge.merge(solution, [copy.deepcopy(cell) for cell in solution.cells]).notebook
-    for exercise in notebook.exercises(wrong):
-        exercise.check.outputs.append(nbformat.v4.new_output("stream", name="stdout", text=PLANTED))
-    run = _run_copy(wrong, wrong.cells, cell_timeout)
-    return [*_broken(run), *_not_noticed(solution, run)]
+def lost(solution: nbformat.NotebookNode) -> list[str]:
+    """The names that an answer, a set-up or a check reads and that cells make which grading leaves out."""
+    made_by, wrong = {}, []
+    for cell in solution.cells:
+        if cell.cell_type != "code":
+            continue
+        names, role = reach.names_of(cell.source), notebook.role(cell)
+        if role:
+            wrong += [
+                f"cell {cell.id!r} reads {name}, which cell {made_by[name]!r} makes: grading runs set-up, answers and "
+                "checks alone"
+                for name in sorted(names.reads & made_by.keys())
+            ]
+            for name in names.binds:
+                made_by.pop(name, None)
+        else:
+            made_by |= dict.fromkeys(names.binds, cell.id)
+    return wrong
+
+
+def graded(solution: nbformat.NotebookNode, cell_timeout: float) -> list[str]:
+    """Grade the solution as a submission: what fails where set-up, answers and checks run alone."""
+    merged = merge.merge(solution, [copy.deepcopy(cell) for cell in solution.cells]).notebook
+    run = _run_copy(merged, merged.cells, cell_timeout)
+    failed = [f"cell {c.cell!r}: {c.message}" for c in run.cells.values() if c.outcome == "failed"]
+    return [*_broken(run), *failed, *_dead(solution, run)]
 
 
 def _run_copy(nb: nbformat.NotebookNode, cells: list[nbformat.NotebookNode], cell_timeout: float) -> nbval_run.Run:
@@ -122,23 +165,6 @@ def _run_copy(nb: nbformat.NotebookNode, cells: list[nbformat.NotebookNode], cel
         path = Path(folder, "copy.ipynb")
         notebook.write(nbformat.v4.new_notebook(cells=cells, metadata=nb.metadata), path)
         return nbval_run.run(path, cell_timeout, TOTAL_TIMEOUT)
-
-
-def _not_noticed(solution: nbformat.NotebookNode, run: nbval_run.Run) -> Iterator[str]:
-    exercises = {exercise.check.id: exercise for exercise in notebook.exercises(solution)}
-    for cell in run.cells.values():
-        exercise = exercises.get(cell.cell)
-        if exercise is None:
-            if cell.outcome == "failed":
-                yield f"cell {cell.cell!r} fails when only set-up, answers and checks run: {cell.message}"
-        elif cell.outcome == "passed":
-            yield f"check {cell.cell!r}: nbval does not notice a wrong output"
-        elif cell.message != "Cell outputs differ":
-            yield f"check {cell.cell!r} fails when only set-up, answers and checks run: {cell.message}"
-        if exercise:
-            full = exercise.points
-            if [(line.get("points"), line.get("max_points")) for line in cell.report] != [(full, full)]:
-                yield f"check {cell.cell!r} must report {full} of {full} points, reports {cell.report}"
 
 
 def _broken(run: nbval_run.Run) -> list[str]:

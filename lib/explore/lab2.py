@@ -1,13 +1,13 @@
 """The explorer of Lab 2: a pipeline schedule, for ranks, micro-batches and times of your choice.
 
 Times are those of one rank's layers on one micro-batch, in units of your choice. Backward is in two parts, that of the
-input (I) and that of the weights (W): ZB-H1 runs them apart, the others together, B = I + W. With v stages on a rank
-each of them takes a v-th of the rank's time.
+input (I) and that of the weights (W): ZB-H1 and ZB-V run them apart, DualPipeV some, the others together, B = I + W.
+With v stages on a rank each of them takes a v-th of the rank's time; ZB-V and DualPipeV have two.
 """
 
 from lib import plots
 from lib.explore.show import explore
-from lib.pipeline import gpipe, interleaved, one_f_one_b, relay, simulate, zb_h1
+from lib.pipeline import dualpipe_v, gpipe, interleaved, one_f_one_b, relay, simulate, zb_h1, zb_v
 
 SCHEDULES = {
     "relay": lambda p, m, v: relay(p, m),
@@ -15,6 +15,8 @@ SCHEDULES = {
     "1F1B": lambda p, m, v: one_f_one_b(p, m),
     "interleaved": interleaved,
     "ZB-H1": lambda p, m, v: zb_h1(p, m),
+    "ZB-V": lambda p, m, v: zb_v(p, m),
+    "DualPipeV": lambda p, m, v: dualpipe_v(p, m),
 }
 TIMES = {f"{t:g}": t for t in (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)}
 
@@ -41,15 +43,15 @@ def draw_pipeline(schedule="1F1B", p=4, m=8, v=2, forward=1.0, backward_input=1.
     """
     try:
         actions = SCHEDULES[schedule](p, m, v)
-    except ValueError as refusal:  # p does not divide m
+    except ValueError as refusal:  # too few micro-batches, or some that make no whole rounds
         return plots.told(f"{schedule} cannot run this", f"{refusal}.")
-    share = v if schedule == "interleaved" else 1
+    share = {"interleaved": v, "ZB-V": 2, "DualPipeV": 2}.get(schedule, 1)
     times = {
         "F": forward / share, "B": (backward_input + backward_weights) / share,
         "I": backward_input / share, "W": backward_weights / share,
     }  # fmt: skip
     formula = bubble_formula(schedule, p, m, v, forward, backward_input, backward_weights)
-    beside = "no formula for m < p" if formula is None else f"formula {formula:.1%}"
+    beside = "no formula here" if formula is None else f"formula {formula:.1%}"
     simulation = simulate(actions, times, message)
     sizes = f"p = {p}, m = {m}" + f", v = {v}" * (schedule == "interleaved")
     return plots.gantt(
@@ -63,10 +65,14 @@ def bubble_formula(schedule, p, m, v, F, I, W):
     """Bubble of `schedule` if messages take no time: idle / (idle + work) of a rank; None where no formula is known.
 
     idle:  relay (p-1) m (F+I+W), GPipe and 1F1B (p-1)(F+I+W), interleaved a v-th of that,
-           ZB-H1 (p-1)(F+I-W), or (p-1) max(F, I) if W is not the shortest; m >= p.
+           ZB-H1 (p-1)(F+I-W), or (p-1) max(F, I) if W is not the shortest; m >= p,
+           ZB-V half of (p-1) max(I, 2(I-W)), if I >= F >= W; m >= 2p-1,
+           DualPipeV half of (p-1) max(F+I-W, 2(F-W)), if F >= I >= W; m >= 2p.
     """
     work = m * (F + I + W)
-    if schedule == "ZB-H1" and m < p:
+    fewest = {"ZB-H1": p, "interleaved": p, "ZB-V": 2 * p - 1}.get(schedule, 1)
+    in_order = {"ZB-V": I >= F >= W, "DualPipeV": F >= I >= W}.get(schedule, True)
+    if m < fewest or not in_order:
         return None
     idle = (p - 1) * {
         "relay": m * (F + I + W),
@@ -74,5 +80,7 @@ def bubble_formula(schedule, p, m, v, F, I, W):
         "1F1B": F + I + W,
         "interleaved": (F + I + W) / v,
         "ZB-H1": F + I - W if min(F, I) >= W else max(F, I),
+        "ZB-V": max(I, 2 * (I - W)) / 2,
+        "DualPipeV": max(F + I - W, 2 * (F - W)) / 2,
     }[schedule]
     return idle / (idle + work)

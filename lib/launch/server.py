@@ -18,6 +18,7 @@ from multiprocessing import forkserver, resource_tracker, spawn
 
 PRELOAD = ["torch", "cloudpickle", "torch.distributed.elastic.agent.server.local_elastic_agent"]
 LATER = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"]
+AT_ONCE = False  # the first server imports that, too: where many launches come, and none of them is waited for
 
 
 class Server:

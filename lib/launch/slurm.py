@@ -31,10 +31,12 @@ TEMPLATE = """\
 #SBATCH --open-mode=append
 #SBATCH --output={name}-%j.out
 
-# {name} on {nodes} nodes, {nproc_per_node} ranks on each. Submit it where `torchrun` is on your PATH: sbatch {file}
-# What you add on the command line counts more than the lines above: sbatch --nodes=4 --partition=... {file}
-# A node has one task, torchrun, which starts the ranks. --requeue: after a node has failed, the job waits for its turn
-# again, goes on from its last checkpoint, and appends to the same output.
+# {name} on {nodes} nodes, {nproc_per_node} ranks on each. Submit it where `torchrun` is on your PATH:
+#     sbatch {file}
+# What you add on the command line counts more than the lines above:
+#     sbatch --nodes=4 --partition=... {file}
+# A node has one task, torchrun, which starts the ranks. --requeue: after a node has failed, the job
+# waits for its turn again, goes on from its last checkpoint, and appends to the same output.
 
 set -eu
 
@@ -45,7 +47,8 @@ export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
 HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST")  # one a line
 export MEETING="${{HOSTS%%[[:space:]]*}}:$((20000 + SLURM_JOB_ID % 10000))"
 
-# Single quotes: each node fills in its own name and number. If torchrun gives up on one, srun ends the others.
+# Single quotes: each node fills in its own name and number. If torchrun gives up on one, srun ends
+# the others.
 srun --kill-on-bad-exit=1 --cpus-per-task="${{SLURM_CPUS_PER_TASK:-{nproc_per_node}}}" bash -c '
     exec torchrun --nnodes "$SLURM_NNODES" --nproc-per-node {nproc_per_node} --max-restarts {max_restarts} \\
         --rdzv-backend c10d --rdzv-endpoint "$MEETING" --rdzv-id "$SLURM_JOB_ID" \\

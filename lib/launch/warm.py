@@ -252,7 +252,8 @@ def _server(choice):
     """The server to fork from; the first is made here."""
     ready = [server for server in _servers if server.loaded]
     if not ready:
-        at_once = GRADED or choice.ranks_per_gpu  # nothing is made ahead, or a context costs more than to import
+        # Where graded nothing is made ahead, and a GPU's context costs more than to import.
+        at_once = servers.AT_ONCE or GRADED or choice.ranks_per_gpu
         ready = [Server([*servers.PRELOAD, *(servers.LATER if at_once else [])], loaded=True)]
         _servers.append(ready[0])
     return ready[-1]

@@ -7,7 +7,7 @@ on a rank     install / uninstall, mark
 in the parent Books, Ledger
     read.py       the ranks' files together: entries, matrix, section
     source.py     how a place in a program is written
-    trace.py      the same as a Chrome trace, to look at in Perfetto
+    trace.py      the same as a Chrome trace, to look at in Perfetto; intervals read back from one
 judging       audit, verdict
     match.py      pairs what the books say, and finds what does not agree
     verdict.py    who waits for whom, and when that is a deadlock for certain

@@ -23,14 +23,21 @@ import torch.distributed as dist
 
 
 def dump_after(seconds: float, folder: str) -> None:
-    """On a rank: in so many seconds, write its dump to `folder`, whatever it is doing or waiting for then.
+    """On a rank: write its dump to `folder` once it has called no collective for so many seconds, whatever it does.
 
     The recorder cannot be emptied. On ranks of earlier runs it also holds what those called: launch with `fresh=True`.
     """
-    _recorder()  # if there is none, say so now
+    recorded = _recorder()  # if there is none, it says so now
+
+    def calls():
+        return [entry["record_id"] for entry in pickle.loads(recorded()).get("entries", [])]
 
     def later():
-        time.sleep(seconds)
+        seen, since = calls(), time.monotonic()
+        while time.monotonic() < since + seconds:
+            time.sleep(seconds / 10)
+            if (now := calls()) != seen:
+                seen, since = now, time.monotonic()
         dump(folder)
 
     # Named so, it is no thread of the program's own: it sends nothing, and does not keep a deadlock from being proved.

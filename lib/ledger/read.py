@@ -33,6 +33,7 @@ class Books:
             [reader.entries(zero[rank]) for rank, reader in enumerate(self.readers)],
             np.array([reader.totals() for reader in self.readers], dtype=np.int64),
             [max(0, head.count - head.capacity) for head in heads],
+            zero,
         )
 
 
@@ -64,10 +65,14 @@ def _zero(heads):
 class Ledger:
     """What all ranks of a run did. Plain data: it outlives the run and its files."""
 
-    def __init__(self, by_rank: list[list[Entry]], totals: np.ndarray | None, lost: list[int]):
-        """by_rank: each rank's entries in order; totals: (N, N, 3) sent (None: sum entries); lost: overwritten."""
+    def __init__(self, by_rank: list[list[Entry]], totals: np.ndarray | None, lost: list[int], zero=None):
+        """by_rank: each rank's entries in order; totals: (N, N, 3) sent (None: sum entries); lost: overwritten.
+
+        zero: for each rank, what time.monotonic() said there at the instant 0 of its entries; None: 0.
+        """
         self.by_rank, self.totals, self.lost = by_rank, totals, lost
         self.world_size = len(by_rank)
+        self.zero = zero or [0.0] * self.world_size
 
     def of(self, rank: int) -> list[Entry]:
         """The entries of one rank, in the order it posted them."""
@@ -104,7 +109,7 @@ class Ledger:
                 elif inside:
                     part.append(entry)
             parts.append(part)
-        return Ledger(parts, None, [0] * self.world_size)
+        return Ledger(parts, None, [0] * self.world_size, self.zero)
 
     def matrix(self, unit: str = "bytes") -> np.ndarray:
         """(N, N) integers: [src, dst] what src put on the wire for dst by send. unit: messages, elements or bytes."""
@@ -118,11 +123,14 @@ class Ledger:
                 out[entry.rank, entry.peer] += {"messages": 1, "elements": entry.numel, "bytes": entry.nbytes}[unit]
         return out
 
-    def trace(self, path: str | Path) -> None:
-        """Write a Chrome trace to `path`, for ui.perfetto.dev: each rank's operations, its waits, and whose message."""
+    def trace(self, path: str | Path, spans=()) -> None:
+        """Write a Chrome trace to `path`, for ui.perfetto.dev: each rank's operations, its waits, and whose message.
+
+        spans: what else the ranks did, as `paced.Spans` has it: (rank, lane, label, begin, end), in monotonic seconds.
+        """
         from lib.ledger import trace  # it reads what this file defines
 
-        operations = trace.write(self, path)
+        operations = trace.write(self, path, spans)
         print(f"{Path(path).name}: {operations} operations of {self.world_size} ranks, for https://ui.perfetto.dev")
 
     def sent(self, unit: str = "bytes", rank: int | None = None) -> int:

@@ -5,13 +5,15 @@
       lane "operations"            | recv from rank 0      |               slices: posted ... done
       lane "operations, 2"           | send to rank 2   |                  what is under way at the same time
                                      ^ an arrow from each send to its receive; flags where a section begins
+      lane "compute"      | forward |    | backward     |             slices: spans that were given, such as these
 
+`intervals` reads slices back, from this trace or another program's, such as torch.profiler's.
 Source of the format: "Trace Event Format", the document of Chromium's trace viewer: complete events (ph X), flow events
 (s, f), instant events (i) and metadata (M); times in microseconds.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lib.ledger.book import Entry
@@ -20,45 +22,61 @@ from lib.ledger.read import Ledger
 from lib.ledger.source import place
 
 
-def write(ledger: Ledger, path: str | Path) -> int:
-    """Write `ledger` to `path` as a Chrome trace, over what stands there; returns how many operations it shows."""
+def write(ledger: Ledger, path: str | Path, spans=()) -> int:
+    """Write `ledger` to `path` as a Chrome trace, over what stands there; returns how many operations it shows.
+
+    spans: [(rank, lane, label, begin, end), ...], in seconds of the rank's time.monotonic(): shown in lanes so named.
+    """
     last = max((_known_end(entry) for entry in ledger.entries), default=0.0)  # seconds
-    events = [event for rank in range(ledger.world_size) for event in _rank(ledger, rank, last)]
+    events = [event for rank in range(ledger.world_size) for event in _rank(ledger, rank, last, spans)]
     Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
     return len(ledger.entries)
 
 
-def _rank(ledger, rank, last):
+def intervals(path: str | Path, wanted: Callable[[dict], bool]) -> list[tuple[float, float]]:
+    """[(start, end), ...] in seconds, sorted, of those slices of a Chrome trace for which wanted(event) is true.
+
+    event: as in the file; "name", "pid" and "cat", its kind, tell what it is: here the operation, or a span's lane.
+    """
+    events = json.loads(Path(path).read_text(encoding="utf-8"))["traceEvents"]
+    found = [(e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in events if e["ph"] == "X" and wanted(e)]
+    return sorted(found)
+
+
+def _rank(ledger, rank, last, spans):
     entries = [entry for entry in ledger.of(rank) if entry.op != "mark"]
     waits = [(e.wait_from, last if e.wait_to is None else e.wait_to, e) for e in entries if e.wait_from is not None]
-    operations = [(e.posted, last if e.open else _known_end(e), e) for e in entries]
+    lanes = {"program": waits, "operations": [(e.posted, last if e.open else _known_end(e), e) for e in entries]}
+    for who, lane, label, begin, end in spans:
+        if who == rank:
+            lanes.setdefault(lane, []).append((begin - ledger.zero[rank], end - ledger.zero[rank], label))
     yield {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
     yield {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
     for entry in ledger.of(rank):
         if entry.op == "mark":
             yield {"ph": "i", "s": "p", "name": entry.file, "pid": rank, "tid": 0, "ts": _us(entry.posted)}
     tid = 0
-    for title, intervals in (("program", waits), ("operations", operations)):
-        for number, lane in enumerate(_lanes(intervals), 1):
+    for title, of_lane in lanes.items():
+        for number, lane in enumerate(_lanes(of_lane), 1):
             name = title if number == 1 else f"{title}, {number}"
             yield {"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": name}}
-            for start, end, entry in lane:
-                what = say(entry, at=False).split(" of ")[0]
-                slice_ = {
-                    "ph": "X",
-                    "cat": entry.op,
-                    "pid": rank,
-                    "tid": tid,
-                    "ts": _us(start),
-                    "dur": _us(end - start),
-                }
-                yield slice_ | {"name": f"waits: {what}" if title == "program" else what, "args": _facts(entry)}
-                if title == "operations" and entry.is_message and entry.nth >= 0:
-                    yield _arrow(entry, tid, start, end)
+            for start, end, what in lane:
+                slice_ = {"ph": "X", "pid": rank, "tid": tid, "ts": _us(start), "dur": _us(end - start)}
+                yield slice_ | _told(title, what)
+                if title == "operations" and what.is_message and what.nth >= 0:
+                    yield _arrow(what, tid, start, end)
             tid += 1
 
 
-def _lanes(intervals: list[tuple[float, float, Entry]]) -> Iterator[list]:
+def _told(title, what):
+    """A slice's name, kind and facts; what: an Entry, or a span's label."""
+    if isinstance(what, str):
+        return {"name": what, "cat": title, "args": {}}
+    said = say(what, at=False).split(" of ")[0]
+    return {"name": f"waits: {said}" if title == "program" else said, "cat": what.op, "args": _facts(what)}
+
+
+def _lanes(intervals: list[tuple[float, float, Entry | str]]) -> Iterator[list]:
     """Each lane's intervals, of which no two overlap: an interval goes into the first lane that is free by then."""
     lanes = []
     for interval in sorted(intervals, key=lambda i: i[0]):

@@ -5,6 +5,7 @@
               1F1B          Schedule1F1B                  a loop of its own
               interleaved   ScheduleInterleaved1F1B       torch's runtime, the list that it makes itself
               ZB-H1         torch's runtime               our list: torch has no ZB-H1 of one stage per rank
+              ZB-V, DualPipeV    ScheduleZBVZeroBubble, ScheduleDualPipeV    torch's runtime, the lists it makes itself
 
 A step is zero_grad and every action of the list; no optimizer, which would be the same for both. Both sides run the
 same modules on the same micro-batches, and before a clock runs they must have done the same actions in the same order
@@ -21,12 +22,19 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleDualPipeV,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
+)
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from lib import backend, launch, plots
 from lib.model import GPT, Shape, cross_entropy
-from lib.pipeline import balance, gpipe, interleaved, one_f_one_b, zb_h1
+from lib.pipeline import balance, dualpipe_v, gpipe, interleaved, loop, one_f_one_b, v_shape, zb_h1, zb_v
 from lib.pipeline.links import connect
 from lib.pipeline.split import split_gpt
 from lib.pipeline.stage import Pipeline
@@ -46,11 +54,12 @@ NOT_SLOWER = Bar(
 
 
 class Case(NamedTuple):
-    """make(p) -> our schedule of M micro-batches; v stages per rank; theirs(stages, schedule) -> torch's."""
+    """make(p) -> our schedule of M micro-batches; v stages per rank, placed so; theirs(stages, schedule) -> torch's."""
 
     make: Callable
     v: int
     theirs: Callable
+    placement: Callable = loop
 
 
 def by_their_runtime(stages, schedule):
@@ -70,6 +79,10 @@ CASES = {
         lambda p: interleaved(p, M, 2), 2, lambda stages, _: ScheduleInterleaved1F1B(stages, M, cross_entropy)
     ),
     "ZB-H1": Case(lambda p: zb_h1(p, M), 1, by_their_runtime),
+    "ZB-V": Case(lambda p: zb_v(p, M), 2, lambda stages, _: ScheduleZBVZeroBubble(stages, M, cross_entropy), v_shape),
+    "DualPipeV": Case(
+        lambda p: dualpipe_v(p, M), 2, lambda stages, _: ScheduleDualPipeV(stages, M, cross_entropy), v_shape
+    ),
 }
 
 
@@ -133,20 +146,21 @@ def batch(shape):
 def steps(case, model, links, tokens):
     """(our step, their step) of this rank: functions that leave the batch's gradients in the model's parameters."""
     p, rank = len(links.ranks), links.rank
-    schedule, n_stages = case.make(p), p * case.v
+    schedule, homes = case.make(p), case.placement(p, p * case.v)
+    n_stages = len(homes)
     stages = split_gpt(model, balance([1] * len(model.blocks), n_stages))
     x, target = tokens[:, :-1], tokens[:, 1:]
-    pipeline = Pipeline(stages, links, x.split(SEQUENCES))
-    mine = [PipelineStage(stages[s], s, n_stages, backend.device()) for s in range(rank, n_stages, p)]
+    pipeline = Pipeline(stages, links, x.split(SEQUENCES), case.placement)
+    mine = [PipelineStage(stages[s], s, n_stages, backend.device()) for s in sorted(pipeline.stages)]
     theirs = case.theirs(mine, schedule)
 
     def our_step():
         model.zero_grad()
         pipeline.run(schedule, x.split(SEQUENCES), target.split(SEQUENCES), cross_entropy)
 
-    def their_step():  # the first rank gives the input, the last one the target; with v = 2 too
+    def their_step():  # the first stage's rank gives the input, the last one's the target
         model.zero_grad()
-        given, wanted = [x] * (rank == 0), {"target": target, "losses": []} if rank == p - 1 else {}
+        given, wanted = [x] * (rank == homes[0]), {"target": target, "losses": []} if rank == homes[-1] else {}
         theirs.step(*given, **wanted, return_outputs=False)
 
     check_same_actions(mine, their_step, schedule[rank])

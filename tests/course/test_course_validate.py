@@ -1,4 +1,4 @@
-"""`make validate` passes a sound lab, and each of its five checks is proved able to fail."""
+"""`make validate` passes a sound lab, and each of its checks is proved able to fail."""
 
 import shutil
 
@@ -24,11 +24,11 @@ def spoil(path, cell_id, change):
     notebook.write(nb, path)
 
 
-def test_a_sound_lab_passes_all_five(toy_root, capsys):
-    assert main(["--root", str(toy_root), "validate"]) == 0
+def test_a_sound_lab_passes_all(toy_root, capsys):
+    assert main(["--root", str(toy_root), "validate", "--graded"]) == 0
     shown = capsys.readouterr()
     assert [line.split()[:2] for line in shown.out.splitlines() if line.startswith("  ok")] == [
-        ["ok", "lint"], ["ok", "generated"], ["ok", "solution"], ["ok", "unsolved"], ["ok", "planted"]
+        ["ok", "lint"], ["ok", "generated"], ["ok", "solution"], ["ok", "planted"], ["ok", "unsolved"], ["ok", "graded"]
     ]  # fmt: skip
     assert "3 of 3 noticed; all points" in shown.out and "--" not in shown.out and shown.err == ""
 
@@ -41,12 +41,12 @@ def test_an_unexecuted_lab_fails_and_every_failure_is_listed(tmp_path, capsys):
     assert "not executed, so that nbval compares nothing" in shown
     assert shown.count("its stored output lacks the line") == 3
     assert "labs/lab9_toy.ipynb is missing" in shown and "labs/lab7_gone.ipynb has no solution" in shown
-    assert "not run: solution, unsolved, planted errors" in shown
+    assert "not run: solution, planted errors, unsolved" in shown
 
 
 def test_a_notebook_of_the_student_that_no_solution_generates_fails_alone(tmp_path, monkeypatch):
     notebook.write(toy_notebook(), notebook.solution_path(tmp_path, LAB))
-    monkeypatch.setattr(validate, "validate", lambda root, lab: True)
+    monkeypatch.setattr(validate, "validate", lambda root, lab, **options: True)
     assert main(["--root", str(tmp_path), "validate"]) == 0
     notebook.write(toy_notebook(), notebook.lab_path(tmp_path, "lab7_gone"))
     assert main(["--root", str(tmp_path), "validate"]) == 1
@@ -72,17 +72,16 @@ def test_a_solution_that_nbval_fails_is_named(course):
     path = notebook.solution_path(course, LAB)
     spoil(path, "check-total", lambda cell: cell.outputs[0].update(text="other text\n"))
     spoil(path, "largest", lambda cell: cell.update(source=cell.source + "\nraise ValueError('odd')"))
-    assert validate.failures(path, 60) == [
-        "cell 'check-total': Cell outputs differ",
-        "cell 'largest': ValueError: odd",
-    ]
+    assert validate.solved(course, LAB, 60) == (
+        ["cell 'check-total': Cell outputs differ", "cell 'largest': ValueError: odd"], []
+    )  # fmt: skip
 
 
 def test_a_cell_that_hangs_is_named_even_if_it_swallows_the_interrupt(course):
     path = notebook.solution_path(course, LAB)
     hang = "try:\n    while True: pass\nexcept BaseException:\n    pass"
     spoil(path, "example", lambda cell: cell.update(source=hang))
-    (failure,) = validate.failures(path, 2)
+    (failure,), _ = validate.solved(course, LAB, 2)
     assert failure.startswith("cell 'example': timeout") and "later cells did not run" in failure
 
 
@@ -98,19 +97,29 @@ def test_an_unsolved_lab_that_raises_elsewhere_or_scores_is_named(course):
     assert wrong[2].startswith("check 'check-largest' must report 0 points, 'not written yet'; it says")
 
 
-def test_a_check_that_nbval_does_not_compare_and_one_that_reports_wrongly_are_named(solution):
-    by_id(solution, "check-double").metadata.tags = []
-    by_id(solution, "check-double").source = 'check("double", [(40, "small", lambda: double(2) == 4)])\n1 / 1'
-    by_id(solution, "check-total").source = "check('total', [(10, 'none', lambda: total([]) == 0)])"
-    by_id(solution, "largest").source = "import missing_here\n### BEGIN SOLUTION\n### END SOLUTION"
-    assert [text.split(", reports")[0] for text in validate.planted(solution, 60)] == [
+def test_a_check_that_nbval_does_not_compare_and_one_that_reports_wrongly_are_named(course):
+    path = notebook.solution_path(course, LAB)
+    spoil(path, "check-double", lambda cell: cell.metadata.update(tags=[]))
+    few = "check('total', [(10, 'none', lambda: total([]) == 0)])"
+    spoil(path, "check-total", lambda cell: cell.update(source=few, metadata={**cell.metadata, "tags": []}))
+    wrong, dead = validate.solved(course, LAB, 60)
+    assert wrong == []
+    assert [text.split(", reports")[0] for text in dead] == [
         "check 'check-double': nbval does not notice a wrong output",
+        "check 'check-total': nbval does not notice a wrong output",
         "check 'check-total' must report 40 of 40 points",
-        "cell 'largest' fails when only set-up, answers and checks run: "
-        "ModuleNotFoundError: No module named 'missing_here'",
-        "check 'check-largest' fails when only set-up, answers and checks run: "
-        "CheckFailed: falling: NameError: name 'Largest' is not defined",
-        "check 'check-largest' must report 20 of 20 points",
+    ]
+
+
+def test_what_only_grading_would_miss_is_named_before_and_when_graded(solution):
+    by_id(solution, "example").source = "helper = 3"
+    by_id(solution, "largest").source = "### BEGIN SOLUTION\nlargest_of = helper\n### END SOLUTION"
+    assert validate.lost(solution) == [
+        "cell 'largest' reads helper, which cell 'example' makes: grading runs set-up, answers and checks alone"
+    ]
+    assert [text.split(", reports")[0] for text in validate.graded(solution, 60)] == [
+        "cell 'largest': NameError: name 'helper' is not defined",
+        "cell 'check-largest': CheckFailed: falling: NameError: name 'Largest' is not defined",
     ]
 
 

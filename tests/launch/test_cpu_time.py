@@ -65,9 +65,12 @@ def compute(core, seconds):
 
 
 def test_a_rank_that_hardly_gets_a_processor_is_not_out_of_time():
-    with others(4):
-        (took,) = launch.capture(compute, CORE, 0.4, nproc=1, timeout=1)
-    assert took > 1.3  # else the machine was not busy, and nothing was shown
+    for number in (4, 8, 16):  # until the machine was busy: else nothing was shown
+        with others(number):
+            (took,) = launch.capture(compute, CORE, 0.4, nproc=1, timeout=1)
+        if took > 1.3:
+            break
+    assert took > 1.3
 
 
 def test_a_wait_for_a_processor_counts_while_it_goes_on_and_not_again_when_it_is_booked(monkeypatch):

@@ -1,6 +1,7 @@
 """A ledger's Chrome trace: valid by the format's rules, and with the times, sizes and partners of the books."""
 
 import json
+import time
 from collections import Counter, defaultdict
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from lib import launch, ledger
 from lib.ledger import trace
 from lib.ledger.read import Ledger
+from lib.paced import Spans
 
 REQUIRED = {  # "Trace Event Format": what each phase needs besides name, pid
     "X": {"ts", "dur", "tid", "cat", "args"}, "M": {"args"}, "i": {"ts", "tid", "s"}, "s": {"ts", "tid", "id", "cat"},
@@ -123,6 +125,31 @@ def test_an_operation_that_never_ended_reaches_to_the_last_time_known(book, tmp_
     (event,) = [e for e in events if e["ph"] == "X" and e["pid"] == 0 and e["name"] == "recv from rank 2"]
     last = max(e["ts"] + e["dur"] for e in events if e["ph"] == "X")
     assert event["ts"] + event["dur"] == pytest.approx(last, abs=0.01) and "not finished" in event["args"]["open"]
+
+
+def computing():
+    """A step whose message goes beside what computes; returns this rank's spans."""
+    spans = Spans()
+    with spans("compute", "forward"):
+        time.sleep(0.01)
+    with spans("network", "0"):
+        dist.all_reduce(torch.zeros(5))
+    return list(spans)
+
+
+def test_spans_stand_in_lanes_of_their_own_beside_the_operations_and_are_read_back(tmp_path):
+    results, path = launch.run(computing, nproc=2), tmp_path / "step.json"
+    trace.write(results.ledger, path, [*results[0], *results[1]])
+    events = json.loads(path.read_text())["traceEvents"]
+    must_be_valid(events)
+    assert [len(slices(events, lane)) for lane in ("compute", "network", "operations")] == [2, 2, 2]
+    (entry,) = results.ledger.of(1)
+    for lane, span in zip(("compute", "network"), results[1], strict=True):
+        ((start, end),) = trace.intervals(path, lambda e, lane=lane: e["pid"] == 1 and e["cat"] == lane)
+        assert end - start == pytest.approx(span[4] - span[3], abs=1e-6)
+    assert start - 1e-6 <= entry.posted <= end  # one clock: the all-reduce was posted inside its span
+    both = trace.intervals(path, lambda e: e["cat"] in ("compute", "network"))
+    assert len(both) == 4 and both == sorted(both)
 
 
 def test_an_empty_book_is_a_trace_too(tmp_path):
