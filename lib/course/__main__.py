@@ -116,9 +116,10 @@ def run(args: argparse.Namespace) -> int:
 def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
     """Validate each lab in a process of its own, AT_A_TIME of them, for a notebook mostly waits for its ranks.
 
-    What they print comes lab by lab, as each is done. Returns for each lab whether it is sound.
+    What they print comes lab by lab, as each is done, and of those that are not sound at the end, where one looks
+    first. Returns for each lab whether it is sound.
     """
-    processes, told, to_come = {}, set(), [*range(len(labs))]
+    processes, told, to_come, last = {}, set(), [*range(len(labs))], []
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in labs]
         try:
@@ -131,14 +132,19 @@ def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
                     processes[i] = subprocess.Popen(command, stdout=outputs[i], stderr=subprocess.STDOUT)
                 elif ended is not None:
                     outputs[ended].seek(0)
-                    print(outputs[ended].read(), end="", flush=True)
+                    text = outputs[ended].read()
                     told.add(ended)
+                    if processes[ended].returncode:
+                        last.append(text)
+                    else:
+                        print(text, end="", flush=True)
                 else:
                     time.sleep(0.1)
         finally:
             for process in processes.values():
                 process.terminate()  # of those that still run; each ends what it started
                 process.wait()
+    print(*last, sep="", end="", flush=True)
     return [processes[i].returncode == 0 for i in range(len(labs))]
 
 
