@@ -7,6 +7,7 @@
     plan_costs.py          5  a plan's memory, bubble and messages
     choose_plan.py         6  bonus: the fastest plan that fits
     shares.py              7  bonus: rows for ranks of unequal speed
+    goodput.py             8  bonus: what failures cost a job, and how often to save
     capstone.py            9  memory, seconds and MFU estimated by hand; plans for four jobs
 
 Beside them:
