@@ -57,20 +57,19 @@ def pace_here(pace=PACE, nproc=2):
     return pace.times(max(1.0, *(ROOM * n / p for n, p in zip(needs[:3], pace[:3], strict=True))))
 
 
-def kept_steps(gaps, every, pace, nproc=2):
+def kept_steps(folder, gaps, every, pace, nproc=2):
     """(n,) steps that were kept between failures that lie so many seconds apart, (n,): each a SIGKILL of the last rank.
 
-    every: steps between two saves. The first of them begins with a start, as the others with a restart.
-    Takes sum(gaps) seconds. Raises launch.RankError if ranks end otherwise.
+    folder: of the checkpoints, in which the job goes on; every: steps between two saves. A failure has come before the
+    first of them, too: all begin with a restart. Takes sum(gaps) seconds. Raises launch.RankError if ranks end
+    otherwise.
     """
-    kept = []
-    with tempfile.TemporaryDirectory() as folder:
-        failed = time.monotonic()
-        for gap in gaps:
-            before = checkpoint.latest(folder) or 0
-            _until_killed(folder, every, pace, failed, failed + gap, nproc)
-            kept.append((checkpoint.latest(folder) or 0) - before)
-            failed += gap
+    kept, failed = [], time.monotonic()
+    for gap in gaps:
+        before = checkpoint.latest(folder) or 0
+        _until_killed(folder, every, pace, failed, failed + gap, nproc)
+        kept.append((checkpoint.latest(folder) or 0) - before)
+        failed += gap
     return np.array(kept)
 
 

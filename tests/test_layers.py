@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "collectives": LEDGER,
     "measure": {"launch"},
     "mfu": {"backend"},
+    "interrupted": {"launch", "checkpoint", "collectives", "model", "text"},
     "model": set(),
     "text": set(),
     "splits": COLLECTIVES,

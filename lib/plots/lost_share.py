@@ -10,12 +10,12 @@ lost |  \                       _ /
 import numpy as np
 
 from lib.plots.draw import DASHED, grid, named_ends, numbers, page, ticks
-from lib.plots.labels import TIMES, capital, few, in_unit
+from lib.plots.labels import TIMES, few, in_unit
 from lib.plots.style import INK, PAPER, RANK_COLORS, finish, styled
 
 LONG = TIMES | {"min": 60.0, "h": 3600.0}
-PLACES = [f * unit for unit in (1e-3, 1e-2, 0.1, 1.0, 10.0) for f in (1, 2, 5)]
-PLACES += [f * 60.0 for f in (1, 2, 5, 10, 20)] + [f * 3600.0 for f in (1, 2, 5, 10, 20, 50)]
+PLACES = [f * unit for unit in (1e-3, 1e-2, 0.1, 1.0) for f in (1, 2, 5)]
+PLACES += [10.0, 30.0] + [f * 60.0 for f in (1, 2, 5, 10, 20)] + [f * 3600.0 for f in (1, 2, 5, 10, 20, 50)]
 
 
 @styled
@@ -61,7 +61,7 @@ def lost_share(predicted, simulated=None, measured=None, title=None, note=""):
     ticks(axes.xaxis, [t for t in PLACES if low <= t <= high], lambda t: in_unit(t, LONG))
     numbers(axes.yaxis, lambda share: f"{share:.0%}")
     grid(axes)
-    claim = capital("; ".join(_least(name, *best[name], len(predicted) > 1) for name in predicted))
+    claim = _measured(measured, predicted) or _least(best)
     told = ["Dashed: the formula, diamond where it is least."]
     told += ["Circles: simulated failures."] * bool(simulated)
     told += ["Square: measured; bar: 90 % of jobs of so few failures."] * bool(measured)
@@ -83,6 +83,24 @@ def lost_share(predicted, simulated=None, measured=None, title=None, note=""):
     )
 
 
-def _least(name, interval, share, several):
-    words = f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
-    return f"{name}: " * several + f"least is lost at {in_unit(interval, LONG)} between saves, {words}"
+def _percent(share):
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
+def _least(best):
+    """Where the curves are least."""
+    least = {name: f"{_percent(share)} with a save every {in_unit(x, LONG)}" for name, (x, share) in best.items()}
+    if len(least) == 1:
+        return f"Least is lost: {', '.join(least.values())}"
+    return f"Least is lost: {'; '.join(f'{text} ({name})' for name, text in least.items())}"
+
+
+def _measured(measured, predicted):
+    """Each measured share beside the formula's; empty where nothing was measured."""
+    told = []
+    for name, some in measured.items():
+        intervals, shares = predicted[name]
+        for x, _, share, _ in some:
+            formula = np.interp(np.log(x), np.log(intervals), shares)
+            told.append(f"{_percent(share)} with a save every {in_unit(x, LONG)} (formula {_percent(formula)})")
+    return f"Lost, measured: {'; '.join(told)}" if told else ""
