@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from lib import checkpoint, collectives, launch
+from lib import backend, checkpoint, collectives, launch
 from lib import text as texts
 from lib.model import GPT, Shape, cross_entropy
 
@@ -106,6 +106,7 @@ def train(folder, every, pace, failed=0.0, fails=None, steps=None):
         _average(model.parameters(), N)
         optimizer.step()
         optimizer.zero_grad()
+        backend.synchronize()
         took["step"].append(time.monotonic() - begin)
         _wait_until(due)
         if (step + 1) % every == 0:

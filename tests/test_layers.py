@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "collectives": LEDGER,
     "measure": {"launch"},
     "mfu": {"backend"},
-    "interrupted": {"launch", "checkpoint", "collectives", "model", "text"},
+    "interrupted": {"launch"} | COLLECTIVES | {"checkpoint", "model", "text"},
     "model": set(),
     "text": set(),
     "splits": COLLECTIVES,
