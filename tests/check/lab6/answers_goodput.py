@@ -61,9 +61,12 @@ def in_words(*args):
     return "3 hours"
 
 
-def of_four_failures(interval, save, restart, mtbf):
-    """Saves too cheap by half."""
-    return goodput.simulated(interval, save / 2, restart, mtbf)[0]
+def half_the_save(interval, save, restart, mtbf):
+    return sum_over_saves(interval, save / 2, restart, mtbf)
+
+
+def simulates(interval, save, restart, mtbf):
+    return goodput.simulated(interval, save, restart, mtbf)[0]
 
 
 def forty_percent(interval, save, restart, mtbf):
@@ -90,6 +93,10 @@ def calls_libs_share(interval, save, restart, mtbf):
     return goodput.lost_share(interval, save, restart, mtbf)
 
 
+def searches_with_libs(save, mtbf):
+    return min((mtbf * k / 500 for k in range(1, 501)), key=lambda T: goodput.lost_share(T, save, 0, mtbf))
+
+
 def calls_libs_interval(save, mtbf):
     return goodput.best_interval(save, mtbf)
 
@@ -112,7 +119,8 @@ WRONG = {
     "lost_share": {
         nothing_returned: "nothing returned",
         in_words: "no number",
-        of_four_failures: "too little lost",
+        half_the_save: "too little lost",
+        simulates: "called lib's",
         forty_percent: "too much lost",
         below_nothing: "more than all",
         calls_libs_share: "called lib's",
@@ -125,6 +133,7 @@ WRONG = {
         saves_every_hour: "too long",
         of_the_save_alone: "too short",
         calls_libs_interval: "called lib's",
+        searches_with_libs: "called lib's",
         not_written: "not written",
     },
 }
