@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "collectives": LEDGER,
     "measure": {"launch"},
     "mfu": {"backend"},
+    "interrupted": {"launch"} | COLLECTIVES | {"checkpoint", "model", "text"},
     "model": set(),
     "text": set(),
     "splits": COLLECTIVES,

@@ -56,6 +56,7 @@ def traced():
     return operators, {"Megatron's": named(operators, MEGATRON, on), "the search's": choose(operators, on)}
 
 
+LOST = {"16,384 GPUs": ([60, 1200, 7200], [0.5, 0.15, 0.4]), "100,000 GPUs": ([60, 300, 7200], [0.7, 0.45, 0.9])}
 FIGURES = {
     "mesh": lambda: plots.mesh(SIZES),
     "mesh in groups": lambda: plots.mesh(SIZES, groups_along(("dp",), SIZES), per_node=4, note="By rank."),
@@ -78,6 +79,11 @@ FIGURES = {
         {"equal": [4, 3, 3], "in proportion": [6, 3, 1]}, [3, 2, 1], {"equal": 3.1, "in proportion": 2.05}
     ),
     "stages": lambda: plots.stage_cut({"one each": EQUAL, "found": FOUND}, COSTS, microbatches=8, unit="ms"),
+    "lost": lambda: plots.lost_share(LOST, note="Restarts of 10 minutes."),
+    "lost, measured": lambda: plots.lost_share(
+        {"2 ranks": ([0.1, 0.3, 1.0], [0.6, 0.4, 0.7])}, {"2 ranks": ([0.1, 1.0], [0.61, 0.69])},
+        {"2 ranks": [(0.3, 0.3, 0.42, 0.55)]},
+    ),
     "stages by speed": lambda: plots.stage_cut(
         {"by speed": PLACED}, {k: [c / v for c in LAYERS] for k, v in enumerate(SPEEDS)}, on={0: "fast", 1: "slow"}
     ),
@@ -111,6 +117,8 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("shardings", ["the search's plan takes", "of Megatron's", "attention_q, k, v column", "/ all-reduce"]),
         ("unequal", ["in proportion: 2.05 s instead of 3.1, 1.51 times as fast (predicted 1.50)"]),
         ("unequal", ["equal: rank 0 4 rows in 1.33, rank 1 3 rows in 1.5, rank 2 3 rows in 3; a step 3 s"]),
+        ("lost", ["15% with a save every 20 min (16,384 GPUs); 45% with a save every 5 min", "Restarts of 10"]),
+        ("lost, measured", ["Lost, measured: 42% with a save every 300 ms (formula 40%)", "interval 30.0% to 55.0%"]),
         ("stages by speed", ["a pace of 2 units", "stage 0 on fast layers 0 to 3 take 2, stage 1 on slow layers 4"]),
     ],
 )  # fmt: skip
@@ -173,6 +181,21 @@ def test_measured_is_filled_and_predicted_dashed(drawn):
     assert (0.85, 1.15) in [(round(p.get_x(), 6), round(p.get_x() + p.get_width(), 6)) for p in axes.patches]
     late = [text.get_color() for text in axes.texts if text.get_text() == "3 s (+50%)"]
     assert late == [plots.ALARM]
+
+
+def test_the_least_lost_is_marked_and_a_measured_share_has_its_bar(drawn):
+    figure, _ = drawn("lost", "lost_share")
+    (axes,) = figure.axes
+    diamonds = [(*line.get_xdata(), *line.get_ydata()) for line in axes.lines if line.get_marker() == "D"]
+    assert diamonds == [(1200, 0.15), (300, 0.45)] and axes.get_ylim() == (0, 1)
+    figure, _ = drawn("lost, measured", "lost_share")
+    (axes,) = figure.axes
+    looks = {(line.get_marker(), line.get_linestyle()): list(line.get_ydata()) for line in axes.lines}
+    assert looks["o", "None"] == [0.61, 0.69] and looks["s", "-"] == [0.42] and looks["None", "-"] == [0.3, 0.55]
+    with pytest.raises(ValueError, match="measured b"):
+        plots.lost_share({"a": ([1, 2], [0.1, 0.2])}, measured={"b": []})
+    with pytest.raises(ValueError, match="shares from 0 to 1"):
+        plots.lost_share({"a": ([1, 2], [0.1, 1.2])})
 
 
 def test_what_leaves_a_node_is_thick(drawn):

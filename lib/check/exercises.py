@@ -26,7 +26,7 @@ FILES = {
     "lab5": ("gates", "keep", "auxiliary_loss", "dispatch_combine", "expert_parallel", "reduce_gradients"),
     "lab6": (
         "mesh", "average_over_mesh", "norm_over_mesh", "hybrid_by_hand", "plan_costs", "choose_plan", "shares",
-        "capstone",
+        "goodput", "capstone",
     ),
 }  # fmt: skip
 MODULES = [import_module(f"lib.check.{lab}.{file}") for lab, files in FILES.items() for file in files]

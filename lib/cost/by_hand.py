@@ -14,12 +14,14 @@ L layers of width h, V vocabulary, s tokens in a sequence, b sequences in a micr
 p = pp, t = tp, d = dp, v stages per rank. 16 bits for weights, gradients, activations; sequence parallelism, and the
 attention scores recomputed.
 
-`estimate` goes further: gradients of 4 bytes, interleaved stages, full recomputation, mixtures of experts, and on to
-seconds and MFU, within some per cent. The rest of lib/cost counts what is left out here: the last stage's logits,
-memory that comes and goes, launches, context parallelism, other precisions.
+`estimate` and `main_costs` go further: gradients of 4 bytes, interleaved stages, full recomputation, mixtures of
+experts, and on to seconds and MFU, within some per cent. The rest of lib/cost counts what is left out here: the last
+stage's logits, memory that comes and goes, launches, context parallelism, other precisions.
 
 Sources: Narayanan et al. 2021 for the layout, section 2.2 for the bubble; Korthikanti et al. 2022, equation 4 for 34.
 """
+
+COSTS = ("computing", "tensor messages", "expert messages", "pipeline bubble", "data messages")
 
 
 # exercise: lab6.plan_memory
@@ -73,14 +75,37 @@ def estimate(model, plan, gpu, reached):
     in_flight = min(plan.micro_batches, plan.pp) * (1 + (plan.pp - 1) / (plan.pp * plan.v) * (plan.v > 1))
     kept = 2 * h * layers * in_flight + layer if full else layer * layers * in_flight
 
-    operations = 6 * model.active_parameters * plan.global_batch * model.seq
-    computing = operations * (4 / 3 if full else 1) / (plan.gpus * gpu.bf16 * reached)
-    passed = plan.micro_batches * tokens * layers  # tokens through layers, on a GPU
-    rows = (6 if full else 4) * passed * k * (plan.ep - 1) / plan.ep * 2 * h  # there and home, forward and backward
+    seconds = sum(_parts(model, plan, gpu, reached).values())
+    return state + kept * tokens, seconds, _operations(model, plan) / (plan.gpus * gpu.bf16 * seconds)
+
+
+# exercise: lab6.main_costs
+def main_costs(model, plan, gpu, reached):
+    """The two of COSTS that take most of a step, in any order. The arguments: as of `estimate`.
+
+    What is sent along dp hides behind computing, by and large: it counts as nothing here.
+    """
+    parts = _parts(model, plan, gpu, reached)
+    return tuple(sorted(parts, key=parts.get)[-2:])
+
+
+def _operations(model, plan):
+    """Of a step, without what is computed twice."""
+    return 6 * model.active_parameters * plan.global_batch * model.seq
+
+
+def _parts(model, plan, gpu, reached):
+    """{cost: seconds of a step}, all of COSTS but data messages."""
+    h, full = model.hidden, plan.recompute == "full"
+    computing = _operations(model, plan) * (4 / 3 if full else 1) / (plan.gpus * gpu.bf16 * reached)
+    # tokens through layers, on a GPU
+    passed = plan.micro_batches * plan.micro_batch * model.seq / plan.tp * model.layers / plan.pp
+    rows = (6 if full else 4) * passed * model.topk * (plan.ep - 1) / plan.ep * 2 * h  # there and home, both passes
     wire = gpu.link if plan.ep <= gpu.per_node else gpu.nic / (1 - gpu.per_node / plan.ep)
     sums = passed * 4 * 2 * (plan.tp - 1) * 2 * h  # along tp
-    seconds = (computing + rows / wire + sums / gpu.link) / (1 - plan_bubble(plan))
-    return state + kept * tokens, seconds, operations / (plan.gpus * gpu.bf16 * seconds)
+    busy = {"computing": computing, "expert messages": rows / wire, "tensor messages": sums / gpu.link}
+    bubble = plan_bubble(plan)
+    return busy | {"pipeline bubble": sum(busy.values()) * bubble / (1 - bubble)}
 
 
 def _first_stage(model, plan):

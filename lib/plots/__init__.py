@@ -36,6 +36,7 @@ from lib.plots.labels import scale, short, spread
 from lib.plots.lanes import timeline
 from lib.plots.live import memory_over_a_step
 from lib.plots.loss import loss_curve, loss_curves
+from lib.plots.lost_share import lost_share
 from lib.plots.memory import memory_parts, walls
 from lib.plots.mesh import mesh
 from lib.plots.messages import find_cycle, matched, message_rounds, rounds, waits_for

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from lib.cost.by_hand import plan_bubble, plan_memory, plan_messages
+from lib.cost.by_hand import COSTS, _parts, estimate, main_costs, plan_bubble, plan_memory, plan_messages
+from lib.cost.hardware import gpu
 from lib.cost.memory import memory, peak_bytes, stage_memory
 from lib.cost.plan import Plan
 from lib.cost.search import DEFAULT_STACK
-from lib.cost.shapes import load, shape
+from lib.cost.shapes import known, load, shape
 from lib.cost.stacks import Stack, stacks
 from lib.cost.volume import step_volume, whole_parameters
 from lib.model import Shape
@@ -145,3 +146,22 @@ def test_gpt_3_on_the_first_stage(zero, tp, pp, dp, b):
     assert plan_memory(GPT3, plan) - state == pytest.approx(parts["activations"], rel=1e-9)
     assert state == pytest.approx(parts["weights"] + parts["gradients"] + parts["optimizer"], rel=1e-3)
     assert plan_memory(GPT3, plan) == pytest.approx(sum(memory(GPT3, plan, AS_HERE).values()), rel=1e-3)
+
+
+# --- the capstone's estimate
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "largest"),
+    [
+        (GPT3, Plan(512, 8, tp=8, pp=16, dp=2, zero=1), {"computing", "pipeline bubble"}),
+        (GPT3, Plan(512, 2, tp=8, pp=4, dp=8, v=12, zero=1), {"computing", "tensor messages"}),
+        (known()["qwen3-235b-a22b"], Plan(512, 8, tp=4, dp=64, ep=64, zero=1), {"computing", "expert messages"}),
+    ],
+)
+def test_the_costs_of_a_step_add_up_to_it(model, plan, largest):
+    parts, job = _parts(model, plan, gpu("H100-80GB"), 0.5), (model, plan, gpu("H100-80GB"), 0.5)
+    assert sum(parts.values()) == pytest.approx(estimate(*job)[1])
+    assert parts["pipeline bubble"] / sum(parts.values()) == pytest.approx(plan_bubble(plan))
+    assert set(main_costs(*job)) == largest and set(parts) == {*COSTS} - {"data messages"}
+    assert (parts["expert messages"] == 0) == (plan.ep == 1) and (parts["pipeline bubble"] == 0) == (plan.pp == 1)

@@ -7,7 +7,8 @@
     plan_costs.py          5  a plan's memory, bubble and messages
     choose_plan.py         6  bonus: the fastest plan that fits
     shares.py              7  bonus: rows for ranks of unequal speed
-    capstone.py            9  memory, seconds and MFU estimated by hand; plans for four jobs
+    goodput.py             8  bonus: what failures cost a job, and how often to save
+    capstone.py            9  memory, seconds, MFU and main costs estimated by hand; plans for four jobs
 
 Beside them:
 
@@ -15,6 +16,8 @@ Beside them:
     hybrid_by_hand_cases.py   on which meshes hybrid_by_hand.py asks, and what one process does
     on_a_mesh.py              the meshes of 8 ranks, and the parameters on them
     choose_plan_jobs.py       the jobs that a plan is asked for
+    capstone_jobs.py          its jobs, the plans that it asks about
+    capstone_costs.py         the main costs: read, judged, hints
     capstone_hints.py         hints for estimates, by which plans they are off, and for plans
     *_wrong.py                known mistakes of the file of that name; no release has them
 """

@@ -4,8 +4,10 @@ from lib.check.mistakes import Mistake, edit
 
 _FLIGHT = " * (1 + (plan.pp - 1) / (plan.pp * plan.v) * (plan.v > 1))"
 _WIRE = "wire = gpu.link if plan.ep <= gpu.per_node else gpu.nic / (1 - gpu.per_node / plan.ep)"
-_BUBBLE = " / (1 - plan_bubble(plan))"
-_RETURN = "return state + kept * tokens, seconds, operations / (plan.gpus * gpu.bf16 * seconds)"
+_BUBBLE = ' | {"pipeline bubble": sum(busy.values()) * bubble / (1 - bubble)}'
+_MFU = "_operations(model, plan) / (plan.gpus * gpu.bf16 * seconds)"
+_RETURN = f"return state + kept * tokens, seconds, {_MFU}"
+_COMPUTING = "_operations(model, plan) * (4 / 3 if full else 1) / (plan.gpus * gpu.bf16 * reached)"
 MISTAKES = {
     "estimate": (
         Mistake("every rank has all experts", edit("in_experts / plan.ep)", "in_experts)")),
@@ -19,15 +21,35 @@ MISTAKES = {
         Mistake("too little memory", edit("(2 + 4) * weights", "(2 + 2) * weights")),
         Mistake("no bytes", edit("return state + kept * tokens,", "return (state + kept * tokens) / 2**30,")),
         Mistake("all parameters compute", edit("6 * model.active_parameters", "6 * model.parameters")),
-        Mistake("forward runs twice", edit("(4 / 3 if full else 1)", "1")),
+        Mistake("forward runs twice", edit(_COMPUTING, _COMPUTING.replace("(4 / 3 if full else 1)", "1"))),
         Mistake("the exchange of experts", edit(_WIRE, "wire = gpu.link")),
-        Mistake("the exchange of experts", edit("computing + rows / wire +", "computing +")),
+        Mistake("the exchange of experts", edit("rows / wire", "0")),
         Mistake("an NVLink domain is no node of 8", edit(_WIRE, _WIRE.replace("gpu.per_node", "8"))),
         Mistake("the bubble", edit(_BUBBLE, "")),
         Mistake("too long a step", edit(" * reached)", " * reached**2)")),
         Mistake("too short a step", edit(" * reached)", ")")),
-        Mistake("percent", edit("seconds, operations", "seconds, 100 * operations")),
-        Mistake("operations twice", edit("seconds, operations", "seconds, (4 / 3 if full else 1) * operations")),
+        Mistake("percent", edit(_MFU, f"100 * {_MFU}")),
+        Mistake("operations twice", edit(_MFU, f"(4 / 3 if full else 1) * {_MFU}")),
         Mistake("another MFU", edit(_RETURN, "return state + kept * tokens, seconds, reached")),
+    ),
+    "main_costs": (
+        Mistake("no bubble", edit(_BUBBLE, "")),
+        Mistake("no rows", edit("rows / wire", "0")),
+        Mistake("no sums", edit("sums / gpu.link", "0")),
+        Mistake(
+            "the two smallest",
+            edit("[-2:]", "[:2]"),
+            "sorted begins with the smallest: the two largest are the last two.",
+        ),
+        Mistake(
+            "one message for the whole step",
+            edit("passed = plan.micro_batches * ", "passed = "),
+            "that is one micro-batch's tokens: messages come with each of m of them.",
+        ),
+        Mistake(
+            "no interleaving",
+            edit("bubble = plan_bubble(plan)", "bubble = (plan.pp - 1) / (plan.micro_batches + plan.pp - 1)"),
+            "v stages per rank make the bubble smaller: (p-1) / (v m + p-1).",
+        ),
     ),
 }

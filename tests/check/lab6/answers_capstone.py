@@ -6,6 +6,7 @@ import numpy
 from as_an_answer import as_an_answer
 
 from lib.check.lab6 import capstone as check
+from lib.check.lab6 import capstone_costs
 from lib.check.lab6.capstone import JOBS
 from lib.cost import by_hand
 from lib.cost.memory import memory
@@ -98,6 +99,88 @@ def sums_for_the_bubble(model, plan, gpu, reached):
 
 def not_written_yet(model, plan, gpu, reached):
     raise NotImplementedError
+
+
+# main_costs: right
+
+
+def term_by_term_again(model, plan, gpu, reached):
+    """Seconds of each term; the bubble's as a share of the step."""
+    work = 6 * model.active_parameters * 512 * model.seq / 256 / gpu.bf16 / reached
+    again = plan.recompute == "full"
+    tokens = 512 * model.seq * model.layers / 256  # of a GPU, through all layers
+    along_ep = (4 + 2 * again) * tokens * model.topk * 2 * model.hidden * (1 - 1 / plan.ep)
+    outside = max(0, 1 - gpu.per_node / plan.ep)
+    seconds = {
+        "computing": work * 4 / 3 if again else work,
+        "tensor messages": 16 * tokens * model.hidden * (plan.tp - 1) / gpu.link,
+        "expert messages": along_ep * outside / gpu.nic if outside else along_ep / gpu.link,
+    }
+    rounds = plan.v * plan.micro_batches
+    seconds["pipeline bubble"] = sum(seconds.values()) * (plan.pp - 1) / rounds
+    return set(sorted(seconds, key=seconds.get, reverse=True)[:2])
+
+
+def by_the_cost_models_order(model, plan, gpu, reached):
+    """Ties the other way round, as a list."""
+    (case,) = [case for case in check.CLEAR if case[1] == plan and JOBS[case[0]].model == model]
+    shares = TABLE[case]
+    first, second = sorted(shares, key=shares.get)[:-3:-1]
+    tied = [cost for cost in shares if cost != first and shares[cost] > max(1e-9, shares[second] - 0.029)]
+    return [tied[-1], first]
+
+
+TABLE = {case: capstone_costs.costs(*case) for case in check.CLEAR}
+
+
+# main_costs: wrong
+
+
+def computing_and_tensor(model, plan, gpu, reached):
+    return "computing", "tensor messages"
+
+
+def computing_and_data(model, plan, gpu, reached):
+    return "computing", "data messages"
+
+
+def bubble_and_messages(model, plan, gpu, reached):
+    return "pipeline bubble", "expert messages" if model.experts else "tensor messages"
+
+
+def bubble_and_largest_message(model, plan, gpu, reached):
+    message = "expert messages" if model.experts else "tensor messages"
+    return message, "pipeline bubble" if plan.pp > 1 else "computing"
+
+
+def messages_alone(model, plan, gpu, reached):
+    return "computing", "expert messages" if model.experts else "tensor messages"
+
+
+def bubble_wherever_there_is_one(model, plan, gpu, reached):
+    other = "expert messages" if model.experts else "tensor messages"
+    return "computing", "pipeline bubble" if plan.pp > 1 else other
+
+
+def one_name(model, plan, gpu, reached):
+    return "pipeline bubble"
+
+
+def twice_the_same(model, plan, gpu, reached):
+    return "pipeline bubble", "pipeline bubble"
+
+
+def other_words(model, plan, gpu, reached):
+    return "computing", "all-reduce"
+
+
+def asks_the_model_for_parts(model, plan, gpu, reached):
+    seconds = step_seconds(model, plan, gpu, STACK)
+    return "computing", "pipeline bubble" if seconds["bubble"] > seconds["tensor"] else "tensor messages"
+
+
+def calls_libs_costs(model, plan, gpu, reached):
+    return by_hand.main_costs(model, plan, gpu, reached)
 
 
 # chosen_plans: right
@@ -260,6 +343,21 @@ WRONG = {
         sums_for_the_bubble: "another part in each plan",
         not_written_yet: "not written",
     },
+    "main_costs": {
+        computing_and_tensor: "costs that the plan does not have",
+        computing_and_data: "messages that hide",
+        bubble_and_messages: "costs that the plan does not have",
+        bubble_and_largest_message: "no computing",
+        messages_alone: "no bubble",
+        bubble_wherever_there_is_one: "not by the plan",
+        one_name: "not two names",
+        twice_the_same: "not two names",
+        other_words: "no such cost",
+        nothing_returned: "nothing returned",
+        asks_the_model_for_parts: "called lib's",
+        calls_libs_costs: "called lib's",
+        not_written_yet: "not written",
+    },
     "chosen_plans": {
         a_plan_alone: "not four plans",
         three_jobs: "not four plans",
@@ -296,5 +394,6 @@ WRONG = {
 }
 RIGHT = {
     "estimate": [term_by_term, as_an_answer(by_hand.estimate)],
+    "main_costs": [term_by_term_again, by_the_cost_models_order, as_an_answer(by_hand.main_costs)],
     "chosen_plans": [as_in_the_notebook, the_first_of_a_search, numpys_degrees, as_an_answer(check.chosen_plans)],
 }

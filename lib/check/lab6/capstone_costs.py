@@ -1,0 +1,102 @@
+"""The capstone's main_costs: which two costs are the largest, by the cost model's parts of a step."""
+
+from lib.check import symptoms as s
+from lib.check.exercise import Hint, Problem
+from lib.check.lab6.capstone_jobs import CLEAR, JOBS, STACK, words
+from lib.cost import step as of_step
+from lib.cost.by_hand import COSTS
+
+TIE = 0.03  # of a step
+PART = {"tensor": "tensor messages", "expert": "expert messages", "sharding": "data messages"}
+PART |= dict.fromkeys(("bubble", "message"), "pipeline bubble")  # the cost model's other components are computing
+
+
+def costs(job, plan):
+    """{cost: share of the step} by the cost model."""
+    model, device, _ = JOBS[job]
+    seconds, shares = of_step.step_seconds(model, plan, device, STACK), dict.fromkeys(COSTS, 0.0)
+    for component, each in seconds.items():
+        shares[PART.get(component, "computing")] += each / sum(seconds.values())
+    return shares
+
+
+def read(got):
+    if not isinstance(got, tuple | list | set | frozenset) or len(got) != 2 or len(set(map(str, got))) != 2:
+        return Problem("nothing" if got is None else "form", f"expected the names of two costs, got {got!r:.80}")
+    if odd := [name for name in got if name not in COSTS]:
+        return Problem("unknown", f"got {odd[0]!r:.40}, expected two of {', '.join(COSTS)}")
+    return sorted(got)
+
+
+def two_largest(runs):
+    """A judge: in each case the two that were named are the largest, up to a TIE."""
+    ((seen,),) = (run.results for run in runs)
+    wrong = {}
+    for case in CLEAR:
+        shares = costs(*case)
+        ranked = sorted(shares, key=shares.get, reverse=True)
+        named = sorted(seen[case], key=shares.get, reverse=True)
+        if any(shares[a] < shares[b] - TIE or not shares[a] for a, b in zip(named, ranked, strict=False)):
+            wrong[case] = [cost for cost in ranked[:2] if cost not in named], [c for c in named if c not in ranked[:2]]
+    if not wrong:
+        return None
+    case = next(iter(wrong))
+    shares = {cost: share for cost, share in costs(*case).items() if share}
+    told = ", ".join(f"{cost} {shares[cost]:.1%}" for cost in sorted(shares, key=shares.get, reverse=True))
+    text = f"{words(*case)}: got {' and '.join(seen[case])}; by the cost model a step is {told}"
+    if len(wrong) > 1:
+        text += f"\nIt is wrong for {len(wrong)} of {len(CLEAR)} plans"
+    trace = [[words(*one), *map(sorted, names)] for one, names in wrong.items()]
+    return Problem("costs", text, {"wrong": wrong}, trace)
+
+
+def _lacks(cost):
+    """Is it this cost that is missing, wherever one is?"""
+    return lambda p: p.kind == "costs" and all(cost in missing for missing, _ in p.facts["wrong"].values())
+
+
+def _names(cost, among=lambda job, plan: True):
+    """Is it this cost that is too many, in some plan of this sort?"""
+    return lambda p: (
+        p.kind == "costs" and any(cost in more and among(*case) for case, (_, more) in p.facts["wrong"].items())
+    )
+
+
+HINTS = (
+    Hint("called lib's", s.kind("built-in"), "the cost model comes afterwards. Your estimate has all the terms."),
+    Hint("nothing returned", s.kind("nothing"), "the function must end with `return ...`."),
+    Hint(
+        "not two names", s.kind("form"), 'end with return first, second: such as "pipeline bubble", "tensor messages".'
+    ),
+    Hint("no such cost", s.kind("unknown"), "the names are those of the docstring."),
+    Hint(
+        "costs that the plan does not have",
+        s.either(
+            _names("expert messages", lambda job, plan: not job.startswith("mixture")),
+            _names("pipeline bubble", lambda job, plan: plan.pp == 1),
+            _names("tensor messages", lambda job, plan: plan.tp == 1),
+        ),
+        "a dense model sends no rows to experts, one stage has no bubble, one tensor rank no sums.",
+    ),
+    Hint("no computing", _lacks("computing"), "computing is a cost as well, in most plans the largest."),
+    Hint(
+        "messages that hide",
+        _names("data messages"),
+        "what ZeRO-1 sends along dp runs beside backward; little of it is left to wait for.",
+    ),
+    Hint(
+        "no bubble",
+        _lacks("pipeline bubble"),
+        "a GPU waits bubble / (1 - bubble) of the seconds in which it computes and sends, and the bubble is "
+        "(p-1) / (v m + p-1).",
+    ),
+    Hint("no rows", _lacks("expert messages"), "a token's rows go to k experts and home, in each layer, both passes."),
+    Hint("no sums", _lacks("tensor messages"), "each layer has 4 all-reduces of its tokens along tp."),
+    Hint(
+        "not by the plan",
+        s.kind("costs"),
+        "four numbers to compare: computing, rows / wire along ep, sums / gpu.link along tp, and the bubble's part of "
+        "all. Which is second is another one in another plan.",
+    ),
+    *s.ANYWHERE,
+)
