@@ -55,7 +55,7 @@ def cost(shape):
 
 # exercise: lab4.owners
 def owners(costs, N):
-    """[the rank that owns matrix 0, 1, ...], so that the most that any of N ranks has to do is nearly the least possible.
+    """[the rank that owns matrix 0, 1, ...], so that the busiest of N ranks has about the least possible.
 
     The largest first, each to the rank that has least so far. A pure function: the same on all ranks.
     At most (4 - 1/N)/3 times the best possible (Graham 1969); within 5 % of it for the sizes of a GPT, which are few.

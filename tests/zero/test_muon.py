@@ -150,8 +150,8 @@ def maximal(kinds, left, room):
         return
     for k in range(min(left[0], room // kinds[0]), -1, -1):
         for rest in maximal(kinds[1:], left[1:], room - k * kinds[0]):
-            full = k == left[0] or room - k * kinds[0] - sum(c * r for c, r in zip(kinds[1:], rest)) < kinds[0]
-            if full:
+            used = k * kinds[0] + sum(c * r for c, r in zip(kinds[1:], rest, strict=True))
+            if k == left[0] or room - used < kinds[0]:
                 yield (k, *rest)
 
 

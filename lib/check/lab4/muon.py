@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from lib import backend, zero
+from lib import zero
 from lib.check import symptoms as s
 from lib.check.cases import Setting, called, draw, groups_and_control, in_step
 from lib.check.claims import claim, compared, each, noted
@@ -186,9 +186,9 @@ MUON = Exercise(
         claim("momentum on the owner alone", 1, "and every .grad is None afterwards", noted(CASES, "kept")),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "write step() yourself: two loops over the matrices, and one between."),
+        Hint("called lib's", s.kind("built-in"), "write step() yourself: two loops over all matrices, one between."),
         Hint("the group is not passed on", s.kind("group"),
-             "hand self.group on: self.reduce(gradient, owner, self.group), self.broadcast(matrix, owner, self.group)."),
+             "hand self.group on: self.reduce(gradient, owner, self.group), and the same to broadcast."),
         Hint("a matrix without gradient", s.either(s.refused("None"), s.raised("AttributeError", "TypeError")),
              "a matrix that this rank did not use has .grad None. It still takes part in the reduce, with zeros."),
         Hint("a leaf changed in place", s.raised("RuntimeError"),
@@ -211,8 +211,8 @@ MUON = Exercise(
              "first the owners update, then broadcast: what was sent is not what the owner ends with."),
         s.NOT_GIVEN,
         Hint("one after another", s.kind("in turn"),
-             "a broadcast waits for its owner's Newton-Schulz, and every later owner waits for the broadcast. First all "
-             "reduces, then every owner works on its own at the same time, then all broadcasts."),
+             "a broadcast waits for its owner's Newton-Schulz, and every later owner waits for the broadcast. First "
+             "all reduces, then every owner works on its own at the same time, then all broadcasts."),
         Hint("not once each", s.kind("calls"),
              "one reduce to the owner and one broadcast from it for each matrix, of its mn elements."),
         Hint("momentum everywhere", s.kind("momentum"),

@@ -36,7 +36,8 @@ OWNERS = (
 MUON = (
     Mistake("the group is not passed on", edit(REDUCE, "self.reduce(gradient, owner)\n")),
     Mistake("the group is not passed on", edit(BACK, "self.broadcast(matrix, owner)")),
-    Mistake("rounded on the way", edit(REDUCE, "gradient = self.reduce(gradient.float(), owner, self.group).double()\n")),
+    Mistake("rounded on the way", edit(
+        REDUCE, "gradient = self.reduce(gradient.float(), owner, self.group).double()\n")),
     Mistake("a matrix without gradient", edit(
         "torch.zeros_like(matrix) if matrix.grad is None else matrix.grad", "matrix.grad.clone()")),
     Mistake("skips what it did not use", edit(
@@ -45,7 +46,8 @@ MUON = (
     Mistake("no reduce", edit(REDUCE, "pass\n")),
     Mistake("updates, then reduces", edit(REDUCE, "pass\n").then(EACH, "for matrix, gradient in mine:\n"
         "            self.update(matrix, gradient)\n        for matrix, owner in zip(self.matrices, self.owner):\n"
-        "            self.reduce(matrix, owner, self.group)\n"), "weights are not summed: gradients are, before the update."),
+        "            self.reduce(matrix, owner, self.group)\n"),
+        "weights are not summed: gradients are, before the update."),
     Mistake("everybody's own rank", edit(REDUCE, "self.reduce(gradient, rank, self.group)\n"),
             "all ranks name the same rank in one reduce: the matrix's owner."),
     Mistake("all on rank 0", edit(REDUCE, "self.reduce(gradient, 0, self.group)\n"),
