@@ -94,6 +94,17 @@ class WritesAtOnce(AsInTheNotebook):
         self.wait()
 
 
+class SecondThread(AsInTheNotebook):
+    """What is copied is copied in the background."""
+
+    def begin(self, step, model, optimizer, position):
+        self.wait()
+        parts = (model.state_dict(), optimizer.state_dict(), checkpoint.random_state(), position)
+        state = dict(zip(("model", "optimizer", "random", "position"), parts, strict=True))
+        self.thread = threading.Thread(target=lambda: self.write(step, copy.deepcopy(state)), name="checkpoint")
+        self.thread.start()
+
+
 class OpensItsName(AsInTheNotebook):
     def write(self, step, state):
         with self.open(self.path(step), "wb") as file:
@@ -285,7 +296,8 @@ RIGHT = [AsInTheNotebook, WithAPool, as_an_answer(background.AsyncCheckpoint)]
 WRONG = {
     Inherits: "called lib's",
     WritesAtOnce: "written at once",
-    OpensItsName: "named too early",
+    SecondThread: "not copied",
+    OpensItsName: "not renamed",
     Forgets: "nothing saved",
     NoPosition: "something is missing",
     NoRandom: "something is missing",
