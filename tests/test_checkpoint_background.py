@@ -1,4 +1,4 @@
-"""Checkpoints in the background: killed at any moment the last whole one is there, and resumed runs are the same bits."""
+"""Checkpoints in the background: killed at any moment the last whole one is there; what resumes has the same bits."""
 
 import os
 import random

@@ -18,7 +18,7 @@ background.py      the same while training goes on
 slow_disk.py       a slow disk, emulated
 """
 
-from lib.checkpoint.background import AsyncCheckpoint, BackgroundSave, resume
+from lib.checkpoint.background import AsyncCheckpoint, BackgroundSave, resume, snapshot
 from lib.checkpoint.folder import latest, sync_folder
 from lib.checkpoint.random_state import random_state, set_random_state
 from lib.checkpoint.ranks import Facts, load, save
@@ -27,5 +27,5 @@ from lib.checkpoint.slow_disk import slow_disk
 
 __all__ = [
     "AsyncCheckpoint", "BackgroundSave", "Facts", "latest", "load", "load_sharded", "random_state", "resume", "save",
-    "save_sharded", "set_random_state", "slow_disk", "sync_folder",
+    "save_sharded", "set_random_state", "slow_disk", "snapshot", "sync_folder",
 ]  # fmt: skip

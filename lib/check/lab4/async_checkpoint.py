@@ -406,7 +406,7 @@ EXERCISE = Exercise(
              "ask for checkpoint.random_state() in begin, not in the background: training draws on meanwhile."),
         Hint("not copied", s.both(s.kind("another moment"), s.fact("later")),
              "state_dict() gives the very tensors that training changes, and a dict stays the caller's. Copy it all in "
-             "begin, with what is inside: copy.deepcopy."),
+             "begin, with what is inside: checkpoint.snapshot, or copy.deepcopy."),
         Hint("not what was there", s.kind("another moment"),
              "a part of it is as it was then, and a part as it is later: copy all of it, before begin returns."),
         Hint("two at a time", s.kind("two writes"),
