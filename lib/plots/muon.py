@@ -92,7 +92,7 @@ def owner_loads(costs, owners, N, unit="units", names=None, title=None, note="")
         f"{len(costs)} matrices owned by {N} ranks, a panel per placement. {claim}. {note} "
         + " ".join(
             f"{name}: "
-            + ", ".join(f"rank {r} {len(of[name][r])} matrices, {amount(x)}" for r, x in enumerate(some))
+            + ", ".join(f"rank {r} {len(of[name][r])} of {len(costs)}, {amount(x)}" for r, x in enumerate(some))
             + "."
             for name, some in loads.items()
         ),
