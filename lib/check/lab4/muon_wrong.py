@@ -54,12 +54,9 @@ MUON = (
             "the sum is on rank 0 then, and the matrix's owner has only its own gradient."),
     Mistake("the owner does nothing", edit(EACH, "pass\n")),
     Mistake("not brought back", edit(BACK, "pass")),
-    Mistake("from rank 0", edit(BACK, "self.broadcast(matrix, 0, self.group)"),
-            "rank 0 has not updated what others own: broadcast from the owner."),
-    Mistake("a copy is filled", edit(BACK, "self.broadcast(matrix.clone(), owner, self.group)"),
-            "the new weights went into a copy, which is forgotten: broadcast into the matrix itself."),
-    Mistake("the gradient is brought back", edit(BACK, "self.broadcast(torch.zeros_like(matrix), owner, self.group)"),
-            "the others need the owner's new weights."),
+    Mistake("not brought back", edit(BACK, "self.broadcast(matrix, 0, self.group)")),
+    Mistake("not brought back", edit(BACK, "self.broadcast(matrix.clone(), owner, self.group)")),
+    Mistake("not brought back", edit(BACK, "self.broadcast(torch.zeros_like(matrix), owner, self.group)")),
     Mistake("one after another", edit(
         OWN, f"if owner == rank:\n                self.update(matrix, gradient)\n            {BACK}")
         .then(f"        for matrix, owner in zip(self.matrices, self.owner, strict=True):\n            {BACK}\n", "")

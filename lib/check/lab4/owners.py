@@ -82,9 +82,7 @@ def _balanced(owner, costs, N):
         "all": loads.count(0) == N - 1,
     }
     text = f"rank {loads.index(max(loads))} has {max(loads)} of {sum(costs)}, best possible {best}"
-    return Problem(
-        "load", f"{text}: {max(loads) / best - 1:.0%} more\nBy rank: {loads}", facts, [_words(costs, N), loads]
-    )
+    return Problem("load", f"{text}: {max(loads) / best - 1:.0%} more\nBy rank: {loads}", facts)
 
 
 each = partial(pure.each, words=_words)

@@ -58,11 +58,17 @@ def a_quarter_idle(costs, N):
     return by_a_heap(costs, max(1, N - 1))
 
 
-def in_turn_by_size(costs, N):
-    owner = [0] * len(costs)
-    for place, i in enumerate(sorted(range(len(costs)), key=lambda i: -costs[i])):
-        owner[i] = place % N
+def from_the_last_on(costs, N):
+    """To who has least, but not by size."""
+    load, owner = [0] * N, [0] * len(costs)
+    for i in reversed(range(len(costs))):
+        owner[i] = load.index(min(load))
+        load[owner[i]] += costs[i]
     return owner
+
+
+def in_turn_from_the_last_rank(costs, N):
+    return [N - 1 - i % N for i in range(len(costs))]
 
 
 def calls_lib(costs, N):
@@ -228,7 +234,8 @@ WRONG = {
     "owners": {
         contiguous: "runs of neighbours",
         a_quarter_idle: "a rank is idle",
-        in_turn_by_size: "by number, not by cost",
+        from_the_last_on: "not balanced",
+        in_turn_from_the_last_rank: "by number, not by cost",
         calls_lib: "called lib's",
         returns_nothing: "nothing returned",
         an_iterator: "gone through once",
