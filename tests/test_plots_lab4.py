@@ -45,6 +45,8 @@ THEIRS = {"DDP": 2.0, "ZeroRedundancyOptimizer": 3.0}
 AT = ["forward 0", "forward 1", "backward 1", "backward 0", "step"]
 LIVE = {"stage 0": [16e6, 16e6, 17e6, 18e6, 18e6], "FSDP": [5e6, 5e6, 6e6, 6.5e6, 4e6]}
 LIVE = {name: list(zip(AT, n_bytes, strict=True)) for name, n_bytes in LIVE.items()}
+SINGULAR = {"the gradient": [0.9, 0.3, 0.02, 0.001], "5 iterations": [1.1, 0.9, 0.8, 0.4]}
+OWNERS = {"in order": [0, 0, 0, 1, 2], "by cost": [2, 0, 0, 1, 2]}
 FIGURES = {
     "who": plots.who_holds_what,
     "who of 8": lambda: plots.who_holds_what(8),
@@ -59,6 +61,9 @@ FIGURES = {
     "volume": lambda: plots.volume_by_stage(SENT, VOLUME, THEIRS, note="4 ranks."),
     "volume in seconds": lambda: plots.volume_by_stage({}, VOLUME, unit_seconds=0.5),
     "live": lambda: plots.memory_over_a_step(LIVE, note="4 ranks."),
+    "singular values": lambda: plots.singular_values(SINGULAR, note="A gradient."),
+    "owners": lambda: plots.owner_loads([6, 6, 18, 18, 12], OWNERS, 3, "units", ["q", "k", "up", "down", "v"]),
+    "one owner": lambda: plots.owner_loads([6, 6], {"one": [0, 0]}, 1),
 }
 
 
@@ -77,6 +82,8 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
     ("name", "words"),
     [
         ("who", ["16, 7, 5.5, 4 bytes per parameter and rank", "Stage 2: 1/4 of gradients and optimizer"]),
+        ("singular values", ["After 5 iterations 75% of the singular values", "A gradient.", "from 0.9 to 0.001"]),
+        ("owners", ["by cost: the busiest owner has 20% more than the mean, in order 50%", "rank 2 2 of 5, 18"]),
         ("who of 8", ["16, 5.5, 3.75, 2 bytes per parameter and rank"]),
         ("by stage", ["7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB by stage"]),
         ("by stage", ["from stage 1 on it fits in 80 GB", "stage 3: weights 0.234, gradients 0.234,"]),
@@ -113,6 +120,16 @@ def rectangles(axes, height=None):
 
 def words(axes):
     return [text.get_text() for text in axes.texts]
+
+
+def test_each_owner_has_a_box_for_each_of_its_matrices_as_long_as_it_costs(drawn):
+    figure, _ = drawn("owners", "muon")
+    for axes, ranks in zip(figure.axes, OWNERS.values(), strict=True):
+        boxes = rectangles(axes, 0.72)
+        assert sorted((round(y + 0.36), w) for _, y, w, *_ in boxes) == sorted(
+            zip(ranks, (6, 6, 18, 18, 12), strict=True)
+        )
+        assert [line.get_xdata()[0] for line in axes.lines] == [20]
 
 
 def test_a_stage_cuts_one_row_more_and_a_rank_keeps_its_own_strip(drawn):
@@ -269,6 +286,10 @@ def test_another_process_gives_the_same_bytes():
         (lambda: plots.volume_by_stage({}, VOLUME, THEIRS, 1.0), "both stand at the right, give one"),
         (lambda: plots.memory_over_a_step({}), "{} events: give 1 to 8 stages"),
         (lambda: plots.memory_over_a_step({"a": [("x", 1), ("y", 2)], "b": [("x", 1), ("z", 2)]}), "{'a': 2, 'b': 2}"),
+        (lambda: plots.singular_values({"a": [1.0, 0.5]}), r"a: \(2,\): give 2 to 6 lines"),
+        (lambda: plots.singular_values({"a": [1.0, 0.5], "b": [1.0, 0.0]}), "above 0"),
+        (lambda: plots.owner_loads([1, 2], {"a": [0, 3]}, 3), r"a: \[0, 3\] for 2 matrices: a rank, 0 to 2"),
+        (lambda: plots.owner_loads([1, 2], {}, 3), "0 placements on 3 ranks"),
     ],
 )  # fmt: skip
 def test_wrong_data_is_refused_with_its_numbers(draw, says):

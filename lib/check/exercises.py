@@ -22,7 +22,7 @@ FILES = {
         "f_and_g", "linear_layers", "parallel_attention", "vocabulary", "sequence", "split_state_dict",
         "merge_attention", "ring_attention", "ulysses_attention",
     ),
-    "lab4": ("rank_state_bytes", "zero1", "zero2", "fsdp", "prefetching_fsdp", "recompute"),
+    "lab4": ("rank_state_bytes", "zero1", "zero2", "fsdp", "prefetching_fsdp", "recompute", "muon", "async_checkpoint"),
     "lab5": ("gates", "keep", "auxiliary_loss", "dispatch_combine", "expert_parallel", "reduce_gradients"),
     "lab6": (
         "mesh", "average_over_mesh", "norm_over_mesh", "hybrid_by_hand", "plan_costs", "choose_plan", "shares",

@@ -14,13 +14,18 @@ ranks.py           save and load: who writes and who reads what
 folder.py          a folder that a kill at any moment leaves whole
 random_state.py    the state of the generators that a training step draws from
 sharded.py         shards, saved on N ranks and loaded on M
+background.py      the same while training goes on
+slow_disk.py       a slow disk, emulated
 """
 
-from lib.checkpoint.folder import latest
+from lib.checkpoint.background import AsyncCheckpoint, BackgroundSave, resume, snapshot
+from lib.checkpoint.folder import latest, sync_folder
 from lib.checkpoint.random_state import random_state, set_random_state
 from lib.checkpoint.ranks import Facts, load, save
 from lib.checkpoint.sharded import load_sharded, save_sharded
+from lib.checkpoint.slow_disk import slow_disk
 
 __all__ = [
-    "Facts", "latest", "load", "load_sharded", "random_state", "save", "save_sharded", "set_random_state",
+    "AsyncCheckpoint", "BackgroundSave", "Facts", "latest", "load", "load_sharded", "random_state", "resume", "save",
+    "save_sharded", "set_random_state", "slow_disk", "snapshot", "sync_folder",
 ]  # fmt: skip

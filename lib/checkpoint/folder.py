@@ -85,8 +85,11 @@ def publish(folder, step):
 
 
 @contextlib.contextmanager
-def on_disk(path):
-    """A new file to write bytes to; afterwards its contents are on disk, not only with the operating system."""
+def on_disk(path, open=open):
+    """A new file to write bytes to; afterwards its contents are on disk, not only with the operating system.
+
+    open(path, mode): Python's own, or that of a slow disk.
+    """
     with open(path, "wb") as file:
         yield file
         file.flush()

@@ -37,15 +37,25 @@ from lib.checkpoint.folder import (
 LEAVES = (type(None), bool, int, float, str, torch.Size, torch.dtype, torch.device)
 
 
-def save(folder, step, shared, own=None, group=None):
+def save(folder, step, shared, own=None, group=None, open=open):
     """Write the checkpoint of `step`. Returns, on every rank, when it is whole and on disk.
 
-    shared: a state alike on all ranks; only rank 0's is written. own: this rank's.
+    shared: a state alike on all ranks; only rank 0's is written. own: this rank's. open(path, mode) opens a file.
     The same step again replaces the former. The last 2 checkpoints are kept, what killed saves have left is removed.
     Sends: a broadcast of 2 int64 and two barriers.
     Raises TypeError for what could not be loaded again; ValueError if ranks save different steps, or if the folder
     holds a later step; FileNotFoundError if a rank does not see the folder.
     """
+    states = prepare(folder, step, shared, own, group)
+    write(folder, step, states, open)
+    collectives.barrier(group)  # now every file of every rank is on disk
+    if dist.get_rank(group) == 0:
+        publish(folder, step)
+    collectives.barrier(group)
+
+
+def prepare(folder, step, shared, own=None, group=None):
+    """Make the folder that the checkpoint of `step` is written in: {file: state} for this rank to write. See `save`."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     if step < 0:
         raise ValueError(f"step is {step}: steps count from 0")
@@ -65,15 +75,16 @@ def save(folder, step, shared, own=None, group=None):
     beside = unfinished(folder, step)
     if not beside.is_dir():
         raise FileNotFoundError(f"rank {rank} does not see {beside}, made by rank 0: use a folder that all ranks see")
+    return states
 
+
+def write(folder, step, states, open=open):
+    """This rank's files, {file: state}, beside what is whole; returns when they are on disk. Sends nothing."""
+    beside = unfinished(folder, step)
     for name, state in states.items():
-        with on_disk(beside / name) as file:
+        with on_disk(beside / name, open) as file:
             torch.save(state, file)
     sync_folder(beside)
-    collectives.barrier(group)  # now every file of every rank is on disk
-    if rank == 0:
-        publish(folder, step)
-    collectives.barrier(group)
 
 
 def load(folder, step=None, group=None):

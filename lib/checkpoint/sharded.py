@@ -18,11 +18,11 @@ import torch.distributed as dist
 from lib.checkpoint.ranks import load, save
 
 
-def save_sharded(folder, step, pieces, sizes, shared=None, own=None, group=None):
+def save_sharded(folder, step, pieces, sizes, shared=None, own=None, group=None, save=save):
     """Write the checkpoint of `step`: this rank's `pieces`, and what `save` takes.
 
     pieces: {name: (m,)}, this rank's of each line, where m = ceil(n/N) on every rank and the last numbers are padding.
-    sizes: {name: n}. Names and sizes are the same on every rank.
+    sizes: {name: n}. Names and sizes are the same on every rank. save: `checkpoint.save`, or a BackgroundSave's.
     Sends and raises: as `save`. Raises ValueError for a piece that is not of the size that n gives.
     """
     world_size = dist.get_world_size(group)

@@ -40,6 +40,7 @@ from lib.plots.lost_share import lost_share
 from lib.plots.memory import memory_parts, walls
 from lib.plots.mesh import mesh
 from lib.plots.messages import find_cycle, matched, message_rounds, rounds, waits_for
+from lib.plots.muon import owner_loads, singular_values
 from lib.plots.precision import gradient_range, underflow
 from lib.plots.prefetch import prefetch_timeline
 from lib.plots.product import four_ways, sharded_linears

@@ -14,6 +14,7 @@ zero2.py        the reduce-scatter while backward runs, the rest freed
 unit.py         ZeRO-3's unit: unshard, reshard; hooks where backward begins and ends with it
 fsdp.py         which unit is whole when
 prefetch.py     the next unit's gather beside this one's compute; HSDP, replicas across nodes
+muon.py         whole matrices, each with an owner: Muon
 masters.py      fp32 masters of 16-bit shards; masters and optimizer state in the CPU's memory
 state.py        all of it in a checkpoint, for any number of ranks
 live.py         bytes that live tensors hold, to compare with the formulas (`lib.cost.zero`)
@@ -26,6 +27,7 @@ from lib.zero.flat import Flat, padded_size, parameter_groups
 from lib.zero.fsdp import FSDP
 from lib.zero.live import live_bytes, start_counting
 from lib.zero.masters import MasterShards, OffloadedOptimizer
+from lib.zero.muon import Muon, newton_schulz, owners
 from lib.zero.prefetch import HSDP, PrefetchingFSDP, start_unshard
 from lib.zero.state import load_shards, save_shards
 from lib.zero.unit import Unit
@@ -33,7 +35,7 @@ from lib.zero.zero1 import Zero1, gather_parameters, reduce_gradients
 from lib.zero.zero2 import Zero2
 
 __all__ = [
-    "FSDP", "HSDP", "Flat", "MasterShards", "OffloadedOptimizer", "PrefetchingFSDP", "Unit", "Zero1", "Zero2",
-    "gather_parameters", "live_bytes", "load_shards", "padded_size", "parameter_groups", "reduce_gradients",
-    "save_shards", "start_counting", "start_unshard",
+    "FSDP", "HSDP", "Flat", "MasterShards", "Muon", "OffloadedOptimizer", "PrefetchingFSDP", "Unit", "Zero1", "Zero2",
+    "gather_parameters", "live_bytes", "load_shards", "newton_schulz", "owners", "padded_size", "parameter_groups",
+    "reduce_gradients", "save_shards", "start_counting", "start_unshard",
 ]  # fmt: skip

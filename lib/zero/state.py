@@ -12,14 +12,15 @@ import math
 
 import torch
 
-from lib.checkpoint import load_sharded, save_sharded
+from lib.checkpoint import load_sharded, save, save_sharded
 
 
-def save_shards(folder, step, flats, optimizer, shared=None, own=None, group=None):
+def save_shards(folder, step, flats, optimizer, shared=None, own=None, group=None, save=save):
     """Write weights and optimizer state of `flats` as the checkpoint of `step`; each rank writes its shards.
 
     flats, optimizer: zero.flats, zero.optimizer or fsdp.flats, and the optimizer of fsdp.groups.
     shared, own: more to save, as in `checkpoint.save`: buffers, and ZeRO-1's frozen parameters, are in no flat.
+    save: `checkpoint.save`, or a BackgroundSave's, which writes while training goes on.
     Sends, raises: as `checkpoint.save_sharded`.
     """
     pieces, sizes, alike = {}, {}, {}
@@ -31,7 +32,7 @@ def save_shards(folder, step, flats, optimizer, shared=None, own=None, group=Non
                 alike[f"{name} {key}"] = value
     settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     facts = {"layout": layout(flats), "alike": alike, "settings": settings, "shared": shared}
-    save_sharded(folder, step, pieces, sizes, facts, own, group)
+    save_sharded(folder, step, pieces, sizes, facts, own, group, save)
 
 
 @torch.no_grad()

@@ -5,6 +5,8 @@
     fsdp              a unit is gathered when it is needed                   a ladder: no bar
     prefetching       and while the unit before it computes
     theirs            fully_shard (FSDP2), which prefetches too
+    muon              hidden matrices with Muon, each with an owner; the rest as zero1
+    theirs            DistributedDataParallel; torch.optim.Muon of all matrices on every rank, and AdamW of the rest
 
 A step is zero_grad, forward, backward, averaging, AdamW. A GPT of 10.7 million parameters in float32, over loopback,
 where there is little to hide: this is about overhead. Before a clock runs, every side has to reach theirs' parameters
@@ -27,7 +29,7 @@ from lib import backend, launch, plots
 from lib.collectives.slow_link import slow_link
 from lib.model import GPT, Shape, cross_entropy
 from lib.paced import PacedLayer
-from lib.zero import FSDP, PrefetchingFSDP, Zero1, Zero2
+from lib.zero import FSDP, Muon, PrefetchingFSDP, Zero1, Zero2
 from tests.benchmarks import report
 from tests.benchmarks.bench_data_parallel import batch, size_of
 from tests.benchmarks.measure import ROUNDS, Bar, compare
@@ -37,8 +39,10 @@ from tests.benchmarks.rounds import Side, timed, where
 SHAPE = Shape(vocab_size=128, seq_len=64, n_layers=6, hidden=384, n_heads=6)  # 10.7 million parameters
 SEQUENCES = 4  # per rank and step
 TOLERANCE = 1e-4  # of a parameter's largest element, after two steps of AdamW with a large eps
+IN_BFLOAT16 = 1e-2  # where a step's products are in bfloat16, as torch.optim.Muon's are
 ADAMW = {"lr": 1e-3, "eps": 1e-3}
 NOT_SLOWER = Bar(None, "As many bytes as theirs or fewer: Python between them must not be felt.")
+OWNED = Bar(None, "An N-th of the products on each rank, and no more bytes: it must not take longer.")
 HIDDEN = Bar(0.4, "Prefetching hides at least 60 % of the gathers: at most 40 % of what they cost unhidden is left.")
 
 LAYERS, NUMBERS, LAYER_SECONDS = 8, 100_000, 0.03
@@ -102,18 +106,57 @@ def their_fsdp(model):
     return model, None, torch.optim.AdamW(model.parameters(), **ADAMW)
 
 
+def matrices_and_others(model):
+    matrices = [p for p in model.blocks.parameters() if p.dim() == 2]
+    return matrices, [p for p in model.parameters() if all(p is not m for m in matrices)]
+
+
+class Both:
+    """Two optimizers, of the hidden matrices and of the rest, as one."""
+
+    def __init__(self, matrices, rest):
+        self.matrices, self.rest = matrices, rest
+
+    def zero_grad(self):
+        for optimizer in (self.matrices, self.rest):
+            if hasattr(optimizer, "zero_grad"):
+                optimizer.zero_grad()
+
+    def average_gradients(self):
+        self.rest.average_gradients()
+
+    def step(self):
+        self.matrices.step()
+        self.rest.step()
+
+
+def our_muon(model):
+    matrices, others = matrices_and_others(model)
+    rest = Zero1(others, lambda groups: torch.optim.AdamW(groups, **ADAMW))
+    both = Both(Muon(matrices, dtype=torch.bfloat16), rest)
+    return model, both, both
+
+
+def their_muon(model):
+    matrices, others = matrices_and_others(model)
+    muon = torch.optim.Muon(matrices, lr=0.02, weight_decay=0.0)
+    return DistributedDataParallel(model), None, Both(muon, torch.optim.AdamW(others, **ADAMW))
+
+
 MAKE = {
     "zero1": zero(Zero1), "zero2": zero(Zero2), "ZeroRedundancyOptimizer": their_zero1,
     "fsdp": fsdp(FSDP), "prefetching": fsdp(PrefetchingFSDP), "fully_shard": their_fsdp,
+    "muon": our_muon, "torch.optim.Muon": their_muon,
 }  # fmt: skip
 THEIRS = {
     "zero1": "ZeroRedundancyOptimizer", "zero2": "ZeroRedundancyOptimizer",
-    "fsdp": "fully_shard", "prefetching": "fully_shard",
+    "fsdp": "fully_shard", "prefetching": "fully_shard", "muon": "torch.optim.Muon",
 }  # fmt: skip
 # In the order of a round: rows with a bar stand next to theirs.
 ORDER = {
     "ZeroRedundancyOptimizer": ["zero1", "ZeroRedundancyOptimizer", "zero2", "again"],
     "fully_shard": ["prefetching", "fully_shard", "again", "fsdp"],
+    "torch.optim.Muon": ["muon", "torch.optim.Muon", "again"],
 }
 
 
@@ -129,14 +172,15 @@ def measured(worlds, shape, rounds):
         places.append(place)
         for name, theirs in THEIRS.items():
             found = compare(times[name], times[theirs], times[f"{theirs}, again"])
-            bar = NOT_SLOWER if name != "fsdp" and place == "gloo" else None
+            bar = {"fsdp": None, "muon": OWNED}.get(name, NOT_SLOWER) if place == "gloo" else None
             rows.append(report.Row(f"{name} / {theirs}", N, size_of(shape), found, bar))
         left, cost = hiding["prefetching"] - hiding["compute"], hiding["fsdp"] - hiding["compute"]
         found = compare(left, cost, hiding["fsdp, again"] - hiding["compute"])
         rows.append(report.Row("gathers: left / unhidden", N, "paced", found, HIDDEN if place == "gloo" else None))
     notes = [
         f"A step on {SEQUENCES} sequences of {shape.seq_len} tokens per rank: {shape.n_layers} blocks, hidden "
-        f"{shape.hidden}, vocabulary {shape.vocab_size}, with AdamW. Parameters were within {TOLERANCE:g} of theirs.",
+        f"{shape.hidden}, vocabulary {shape.vocab_size}, with AdamW. Parameters were within {TOLERANCE:g} of theirs, "
+        f"with Muon {IN_BFLOAT16:g}.",
         f"Gathers: {LAYERS} layers of {NUMBERS} float32, {LAYER_SECONDS * 1e3:g} ms each, forward only, a node per "
         f"rank, {LINK[1] / 1e6:g} MB/s between them.",
     ]
@@ -160,7 +204,7 @@ def steps(theirs, shape, rounds):
             each.step(tokens)
     right = runs[theirs].parameters()
     for name, each in runs.items():
-        check_equal(name, each.parameters(), right)
+        check_equal(name, each.parameters(), right, IN_BFLOAT16 if name == "muon" else TOLERANCE)
     runs["again"] = runs[theirs]
     sides = {
         f"{theirs}, again" if name == "again" else name: Side(lambda each=runs[name]: each.step(tokens))
@@ -169,14 +213,14 @@ def steps(theirs, shape, rounds):
     return timed(sides, rounds)
 
 
-def check_equal(side, ours, theirs):
+def check_equal(side, ours, theirs, tolerance=TOLERANCE):
     """Both sides trained the same model, or nothing is timed. ours, theirs: {name: parameter}."""
     if set(ours) != set(theirs):
         raise RuntimeError(f"{side}: {sorted(set(ours) ^ set(theirs))} on one side only: nothing to time")
     for name, expected in theirs.items():
         # Softmax does not feel a key's bias: its gradient is rounding alone, and it stays far below the learning rate.
         off = (ours[name] - expected).abs().max() / expected.abs().max().clamp(min=ADAMW["lr"])
-        if not off <= TOLERANCE:
+        if not off <= tolerance:
             raise RuntimeError(f"{side}: {name} is off by {off:.2g} of its largest element: nothing to time")
 
 

@@ -6,6 +6,8 @@
     fsdp.py               4  which unit is whole when; with unit.py
     prefetching_fsdp.py   5  the next unit's gather beside this one's compute
     recompute.py          8  only the input is kept until backward
+    muon.py              11  a step with owned matrices; with owners.py, who owns which
+    async_checkpoint.py  12  checkpoints that are written while training goes on
 
 Beside them:
 

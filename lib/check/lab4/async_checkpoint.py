@@ -1,0 +1,434 @@
+"""Lab 4, section 12: AsyncCheckpoint, which writes in the background; what is on disk is looked at after every call.
+
+    begin(1)   threads and disk stand still until begin has returned and all that was given has changed; then they go on
+    begin(2)   the disk stands still until a second file is open, or for a moment: at most one may be
+    begin(3)   what the operating system is asked, in order; at each call the last whole checkpoint must still be there
+    begin(4)   the disk is full: who asks next is told; the one before is whole; and begin(5) works again
+
+It runs here, without ranks. The disk is a folder, and `open` gives files that wait and note.
+"""
+
+import contextlib
+import os
+import random
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from lib.check import pure
+from lib.check import symptoms as s
+from lib.check.claims import claim
+from lib.check.exercise import Exercise, Hint, Problem
+from lib.checkpoint import background
+from lib.checkpoint.random_state import random_state, set_random_state
+
+CALLS = ("fsync", "rename", "replace", "remove", "unlink")  # of os
+PARTS = ("model", "optimizer", "random", "position")
+PATIENCE, MOMENT = 5.0, 0.15  # seconds: what should not wait; a wait that should be seen
+BEGIN, BESIDE, TO_DISK = "begins", "one at a time", "commit"
+
+
+class Disk:
+    """A folder, what is asked of it, and a gate that every write waits at. calls: [(what, name or names)]."""
+
+    def __init__(self, folder):
+        self.folder, self.calls, self.gate, self.open_now, self.most = Path(folder), [], threading.Event(), 0, 0
+        self.second, self.full, self.synced, self.names, self.look = (
+            threading.Event(),
+            False,
+            set(),
+            {},
+            lambda what: None,
+        )
+        self.lock = threading.Lock()
+        self.gate.set()
+        self.starts = threading.Event()  # threads wait at this one before they do anything
+        self.starts.set()
+
+    def open(self, path, mode="wb"):
+        """For `AsyncCheckpoint`'s open."""
+        if "w" in mode:
+            with self.lock:
+                self.open_now += 1
+                self.most = max(self.most, self.open_now)
+            if self.open_now > 1:
+                self.second.set()
+            self.stands_still()
+        file = open(path, mode)  # noqa: SIM115
+        if "w" in mode:
+            self.names[os.fstat(file.fileno()).st_ino] = Path(path).name
+            self.note("open", Path(path).name)
+        return Noting(file, self)
+
+    def stands_still(self):
+        """Until the gates are open; but what waits for what never comes goes on after a while."""
+        if not (self.starts.wait(PATIENCE) and self.gate.wait(PATIENCE)):
+            self.starts.set()
+            self.gate.set()
+
+    def note(self, what, *names):
+        self.calls.append((what, *names))
+        self.look(what)
+
+    @contextlib.contextmanager
+    def watched(self):
+        """os.fsync, os.replace and the like are noted."""
+        before, start, main = (
+            {name: getattr(os, name) for name in CALLS},
+            threading.Thread.start,
+            threading.current_thread(),
+        )
+
+        def starts(thread):
+            if not thread.daemon or threading.current_thread() is main:
+                run = thread.run
+                thread.run = lambda: (self.starts.wait(PATIENCE) or self.stands_still(), run())
+            start(thread)
+
+        def noted(name):
+            def call(*args, **kwargs):
+                if name == "fsync":
+                    at = os.fstat(args[0]).st_ino
+                    known = "the folder" if at == self.folder.stat().st_ino else self.names.get(at, "a file")
+                    told = (known,)
+                else:
+                    told = tuple(Path(arg).name for arg in args[:2] if isinstance(arg, (str, Path)))
+                found = before[name](*args, **kwargs)
+                self.note("rename" if name == "replace" else "remove" if name == "unlink" else name, *told)
+                return found
+
+            return call
+
+        for name in CALLS:
+            setattr(os, name, noted(name))
+        threading.Thread.start = starts
+        try:
+            yield self
+        finally:
+            threading.Thread.start = start
+            for name, call in before.items():
+                setattr(os, name, call)
+            self.gate.set()
+            self.starts.set()
+
+    def whole(self):
+        """{step: state} of what a run that resumes now could load."""
+        found = {}
+        for path in sorted(self.folder.glob("step_*.pt")):
+            with contextlib.suppress(Exception):
+                found[int(path.stem[5:])] = torch.load(path, weights_only=True)
+        return found
+
+
+class Noting:
+    """A file that waits at the disk's gate."""
+
+    def __init__(self, file, disk):
+        self.file, self.disk = file, disk
+
+    def write(self, data):
+        self.disk.stands_still()
+        if self.disk.full:
+            raise OSError(28, "No space left on device")
+        if not self.disk.calls or self.disk.calls[-1] != ("write", Path(self.file.name).name):
+            self.disk.note("write", Path(self.file.name).name)
+        return self.file.write(data)
+
+    def close(self):
+        if not self.file.closed:
+            with self.disk.lock:
+                self.disk.open_now -= 1
+        self.file.close()
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
+class Run:
+    """A small model in training, with dropout."""
+
+    def __init__(self):
+        self.model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        self.position = {"epoch": 0, "sample": 0}
+
+    def step(self):
+        x = torch.randn(2, 3) * random.random() * np.random.rand()
+        self.model(x).square().sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.position["sample"] += 2
+
+    def state(self):
+        """What a checkpoint of now has to hold."""
+        parts = (self.model.state_dict(), self.optimizer.state_dict(), random_state(), self.position)
+        return background.snapshot(dict(zip(PARTS, parts, strict=True)))
+
+
+def _measure(fn):
+    if fn is background.AsyncCheckpoint or background.AsyncCheckpoint in fn.__mro__:
+        return {BEGIN: Problem("built-in", "the answer is lib's AsyncCheckpoint, or a child of it")}
+    before, seen, hook, there = random_state(), {}, threading.excepthook, threading.enumerate()
+    threading.excepthook = lambda told: None  # what a thread of the answer raises is a claim
+    try:
+        with tempfile.TemporaryDirectory() as folder, Disk(folder).watched() as disk:
+            run, saver, rights = Run(), fn(Path(folder), disk.open), {}
+            run.step()
+            for turn in (_begins, _one_at_a_time, _commits, _tells_errors):
+                turn(run, saver, disk, rights, seen)
+                if any(seen.values()):
+                    break
+            disk.full = False
+            disk.gate.set()
+            _quiet(there)
+    finally:
+        threading.excepthook = hook
+        set_random_state(before)
+    return seen
+
+
+def _quiet(there):
+    """Until the answer's threads have ended, or for a moment: a pool's wait for more."""
+    for thread in set(threading.enumerate()) - set(there):
+        thread.join(MOMENT)
+
+
+def _begin(run, saver, step, rights):
+    rights[step] = run.state()
+    return saver.begin(step, run.model, run.optimizer, run.position)
+
+
+def _begins(run, saver, disk, rights, seen):
+    """Does begin return while the disk stands still, and is what is written what was there?"""
+    saver.wait()  # nothing has begun
+    disk.gate.clear()
+    disk.starts.clear()
+    began = time.monotonic()
+    _begin(run, saver, 1, rights)
+    if time.monotonic() - began >= PATIENCE:
+        text = "begin(1): it has waited for the disk: training stands still meanwhile"
+        seen[BEGIN] = Problem("stalls", text)
+        return
+    for _ in range(3):
+        run.step()
+    disk.starts.set()
+    disk.gate.set()
+    saver.wait()
+    whole = disk.whole()
+    if 1 not in whole:
+        left = sorted(path.name for path in disk.folder.iterdir())
+        text = f"after wait(), folder holds {left}: expected step_00000001.pt, as torch.save writes it"
+        seen[BEGIN] = Problem("not there", text, {"left": left, "unsaved": not left})
+    else:
+        seen["copy"] = _differs(whole[1], rights[1], run.state(), 1)
+
+
+def _differs(got, right, now, step):
+    """The Problem of the first part that is not what it was when begin was called."""
+    for part in PARTS:
+        if not isinstance(got, dict) or part not in got:
+            return Problem("lacks", f"step {step}: what is saved has no {part!r}", {"part": part})
+        if not _same(got[part], right[part]):
+            later = _same(got[part], now[part])
+            words = "as it is three steps later" if later else "something else"
+            text = f"step {step}: the saved {part} is {words}, expected that of when begin was called"
+            return Problem("another moment", text, {"part": part, "later": later}, [part, later])
+    return None
+
+
+def _same(a, b):
+    if torch.is_tensor(a) and torch.is_tensor(b):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return type(a) is type(b) and a == b
+
+
+def _one_at_a_time(run, saver, disk, rights, seen):
+    """Two saves, one close behind the other, on a disk that stands still for a while."""
+    disk.gate.clear()
+    disk.most = 0
+    _begin(run, saver, 2, rights)
+    run.step()
+
+    def goes_on():
+        disk.second.wait(MOMENT)
+        time.sleep(0.02)
+        disk.gate.set()
+
+    clock = threading.Timer(0, goes_on)
+    clock.start()
+    _begin(run, saver, 3, rights)
+    at_begin = disk.whole()
+    clock.join()
+    saver.wait()
+    whole = disk.whole()
+    if disk.most > 1:
+        seen[BESIDE] = Problem("two writes", "begin(3): step 3 is being written while step 2 still is", {})
+    elif 3 not in whole or 2 not in {**at_begin, **whole}:
+        missing = 3 if 3 not in whole else 2
+        seen[BESIDE] = Problem(
+            "left out", f"step {missing} was begun, and is not there after wait()", {"step": missing}
+        )
+    else:
+        seen[BESIDE] = _differs(whole[3], rights[3], run.state(), 3)
+
+
+def _commits(run, saver, disk, rights, seen):
+    """What is asked of the disk, in order; and is there something to resume from at each call?"""
+    disk.calls.clear()
+    gone = []
+
+    def look(what):
+        whole = disk.whole()
+        if not any(step in whole and _same(whole[step], rights[step]) for step in (3, 6)) and not gone:
+            gone.append(what)
+
+    disk.look = look
+    _begin(run, saver, 6, rights)
+    saver.wait()
+    disk.look = lambda what: None
+    calls = [*disk.calls]
+    final = "step_00000006.pt"
+    names = [call for call in calls if call[0] == "rename" and call[-1] == final]
+    told = "\nThe calls: " + ", ".join(" ".join(call) for call in calls)
+    if gone:
+        text = f"at {gone[0]!r} of step 6 there was no whole checkpoint any more: a crash then loses everything"
+        seen[TO_DISK] = Problem("all lost", text + told, {"at": gone[0]})
+    elif not names:
+        text = f"{final} was never renamed: it had its name before it was whole"
+        seen[TO_DISK] = Problem("no rename", text + told)
+    else:
+        place, source = calls.index(names[0]), names[0][1]
+        writes = [i for i, call in enumerate(calls) if call == ("write", source)]
+        syncs = [i for i, call in enumerate(calls) if call == ("fsync", source)]
+        folder = [i for i, call in enumerate(calls) if call == ("fsync", "the folder")]
+        if not syncs:
+            seen[TO_DISK] = Problem("no fsync", f"{source} was renamed, and never brought to disk{told}")
+        elif syncs[0] > place:
+            seen[TO_DISK] = Problem("late fsync", f"{source} was renamed before it was brought to disk{told}")
+        elif writes and syncs[-1] < writes[-1]:
+            seen[TO_DISK] = Problem("early fsync", f"{source} was written to after its fsync{told}")
+        elif not folder or folder[-1] < place:
+            seen[TO_DISK] = Problem("no folder", f"the new name was not brought to disk{told}")
+        elif len(disk.whole()) > 2:
+            text = f"the folder holds steps {sorted(disk.whole())}, expected the last two"
+            seen[TO_DISK] = Problem("kept", text)
+
+
+def _tells_errors(run, saver, disk, rights, seen):
+    """The disk is full for one save."""
+    disk.full = True
+    told = None
+    try:
+        _begin(run, saver, 7, rights)
+        saver.wait()
+    except OSError as error:
+        told = error
+    disk.full = False
+    whole = disk.whole()
+    if told is None:
+        seen["errors"] = Problem("silent", "step 7 was not written, as the disk is full, and wait() has raised nothing")
+    elif 7 in whole or not _same(whole.get(6), rights[6]):
+        seen["errors"] = Problem(
+            "all lost", "step 7 could not be written, and step 6 is gone or changed", {"at": "full"}
+        )
+    else:
+        try:
+            _begin(run, saver, 8, rights)
+            saver.wait()
+        except OSError:
+            text = "step 7 failed, and was told; begin(8) or its wait() raises it again"
+            seen["errors"] = Problem("again", text)
+            return
+        if not _same(disk.whole().get(8), rights[8]):
+            seen["errors"] = Problem("no more", "after step 7 has failed, step 8 is not written any more")
+
+
+def _found(*keys):
+    def judge(runs):
+        ((seen,),) = (run.results for run in runs)
+        return next((seen[key] for key in keys if seen.get(key)), None)
+
+    return judge
+
+
+def _part(name):
+    return s.both(s.kind("another moment"), s.fact("part", name))
+
+
+EXERCISE = Exercise(
+    name="AsyncCheckpoint",
+    reference=background.AsyncCheckpoint,
+    measure=_measure,
+    worlds=(),
+    bonus=True,
+    leaves_out={
+        "precise": "bits are compared, of every dtype that is there",
+        "under way": "at most one is: that is a claim",
+        "empty rank": "there are no ranks",
+        "alone": "there are no ranks",
+        "generators": "the notebook gives none",
+        "returned": "nothing is returned: the files hold the result",
+        "memory": "a copy of the state is what it is about; at most one is alive, as at most one write is",
+        "attributes": "later cells call begin and wait",
+    },
+    claims=(
+        claim("training goes on", 2, "begin returns while the disk stands still", _found(BEGIN)),
+        claim("the state of that moment", 3, "model, optimizer, random numbers, position; bit for bit", _found("copy")),
+        claim("one write at a time", 2, "the next waits, and none is left out", _found(BESIDE)),
+        claim("whole, or not there", 2, "fsync, rename, fsync; at every call the last one is there", _found(TO_DISK)),
+        claim("errors are told", 1, "a full disk; the one before stays, the next works", _found("errors")),
+    ),
+    hints=(
+        Hint("called lib's", s.kind("built-in"), "write begin, write and wait yourself."),
+        Hint("written at once", s.kind("stalls"),
+             "begin only copies, and starts a thread: Thread(target=self.write, args=(step, state)).start()."),
+        Hint("nothing saved", s.kind("not there"),
+             "wait() joins the thread, which has written the file self.path(step) by then."),
+        Hint("something is missing", s.kind("lacks"),
+             "a run that resumes needs all four: {'model': ..., 'optimizer': ..., 'random': checkpoint.random_state(), "
+             "'position': position}."),
+        Hint("random numbers of another moment", _part("random"),
+             "ask for checkpoint.random_state() in begin, not in the background: training draws on meanwhile."),
+        Hint("not copied", s.both(s.kind("another moment"), s.fact("later")),
+             "state_dict() gives the very tensors that training changes, and a dict stays the caller's. Copy it all in "
+             "begin, with what is inside: checkpoint.snapshot, or copy.deepcopy."),
+        Hint("not what was there", s.kind("another moment"),
+             "a part of it is as it was then, and a part as it is later: copy all of it, before begin returns."),
+        Hint("two at a time", s.kind("two writes"),
+             "each write holds a copy of the state, and they share the disk: begin waits for the write before."),
+        Hint("one is left out", s.kind("left out"),
+             "while a write is under way, begin waits for it, and then begins its own: no checkpoint is skipped."),
+        Hint("nothing left", s.kind("all lost"),
+             "write beside the old ones, under another name, and remove old ones only when the new one has its name."),
+        Hint("not renamed", s.kind("no rename"),
+             "a crash in the middle of a write leaves half a file. Only a rename is all or nothing: os.replace."),
+        Hint("not brought to disk", s.kind("no fsync"),
+             "written is not yet on disk: file.flush(), os.fsync(file.fileno()), and then the rename."),
+        Hint("renamed first", s.kind("late fsync"),
+             "if the power goes between the two, the name is there and its contents are not: fsync first."),
+        Hint("fsync too early", s.kind("early fsync"), "first write all, then flush(), then fsync, then rename."),
+        Hint("the name is not on disk", s.kind("no folder"),
+             "a name belongs to the folder, and has a fsync of its own: checkpoint.sync_folder(self.folder)."),
+        Hint("all are kept", s.kind("kept"), "a disk is finite: keep the last two."),
+        Hint("silent", s.kind("silent"),
+             "an exception in a thread is printed, and lost. Keep it, self.error = error, and let wait() raise it."),
+        Hint("raised again", s.kind("again"), "once it is told, forget it: self.error = None."),
+        Hint("no more", s.kind("no more"), "after an error the next begin starts a new thread, as ever."),
+        pure.NOTHING, *s.ANYWHERE,
+    ),
+)  # fmt: skip

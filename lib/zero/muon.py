@@ -1,0 +1,138 @@
+"""Muon over ranks: each matrix has an owner, which alone keeps its momentum and orthogonalises it (Jordan et al. 2024).
+
+    rank 0   its gradient of W --+               M <- mu M + (1 - mu) G           momentum: the owner's alone
+    rank 1   its gradient of W --+- reduce --->  O <- NS((1 - mu) G + mu M)       Newton-Schulz: needs W's whole matrix
+    rank 2   its gradient of W --+    G, owner   W <- (1 - lr wd) W - lr s O  --- broadcast ---> W on all ranks
+
+    all matrices    [ reduce, reduce, ...  ][ each owner its own, at once ][ broadcast, broadcast, ... ]
+
+A step of Muon changes every direction of a matrix by about as much: of M = U S V^T it takes U V^T, and S is forgotten.
+Newton-Schulz comes near to it by products of matrices alone, a quintic in each singular value:
+
+    X <- a X + b (X X^T) X + c (X X^T)^2 X          sigma <- a sigma + b sigma^3 + c sigma^5
+
+A shard of ZeRO knows nothing of matrices, so matrices are not cut here: every one goes to one rank. Embedding, head,
+norms and biases are no such matrices: they go with AdamW, by ZeRO-1. Gradients may be summed or averaged, as the first
+thing that Newton-Schulz does is to divide by the norm.
+
+N ranks, matrices of psi numbers in all: all ranks together send 2 (N-1) psi a step, what ZeRO-1 sends. Momentum is one
+number for each parameter that a rank owns, about psi/N; AdamW has two.
+
+Sources: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks", with its coefficients, which
+torch.optim.Muon has too; owners by Graham 1969, "Bounds on multiprocessing timing anomalies".
+"""
+
+import torch
+import torch.distributed as dist
+
+from lib import collectives
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+STEPS = 5
+SMALLEST = 1e-7  # a norm below it counts as this: a gradient of zeros stays zeros
+
+
+def newton_schulz(G, steps=STEPS):
+    """The orthogonal matrix near G (m, n), roughly: of G = U S V^T it is U S' V^T, S' about 0.7 to 1.2, mostly.
+
+    Computed in G's dtype. Directions in which G has next to nothing stay small: `steps` times by 3.4 at most.
+    """
+    a, b, c = COEFFICIENTS
+    X = G.T if G.shape[0] > G.shape[1] else G  # (m, n) with m <= n: X X^T is the smaller square
+    X = X / X.norm().clamp(min=SMALLEST)  # then no singular value is above 1
+    for _ in range(steps):
+        A = X @ X.T  # (m, m)
+        B = torch.addmm(A, A, A, beta=b, alpha=c)  # b A + c A A
+        X = torch.addmm(X, B, X, beta=a)  # a X + B X
+    return X.T if G.shape[0] > G.shape[1] else X
+
+
+def cost(shape):
+    """Multiplications of `newton_schulz` for a matrix of this shape: three products in each iteration."""
+    m, n = sorted(shape)
+    return STEPS * (2 * m * m * n + m**3)
+
+
+# exercise: lab4.owners
+def owners(costs, N):
+    """[the rank that owns matrix 0, 1, ...], so that the busiest of N ranks has about the least possible.
+
+    The largest first, each to the rank that has least so far. A pure function: the same on all ranks.
+    At most (4 - 1/N)/3 times the best possible (Graham 1969); within 5 % of it for the sizes of a GPT, which are few.
+    """
+    load, owner = [0] * N, [0] * len(costs)
+    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        owner[i] = load.index(min(load))
+        load[owner[i]] += costs[i]
+    return owner
+
+
+@torch.no_grad()
+def update(parameter, gradient, kept, lr, momentum, weight_decay=0.0, dtype=None):
+    """One step of one matrix (m, n), in place: `parameter`, and its momentum, `kept`. gradient: the sum or the mean.
+
+    dtype: in which Newton-Schulz computes, such as bfloat16; None: the gradient's.
+    lr: times sqrt(max(1, m/n)), so that what a layer gives changes alike for all shapes.
+    """
+    m, n = parameter.shape
+    kept.lerp_(gradient, 1 - momentum)
+    ahead = gradient.lerp(kept, momentum)  # Nesterov's look ahead
+    parameter.mul_(1 - lr * weight_decay)
+    orthogonal = newton_schulz(ahead.to(dtype or ahead.dtype)).to(parameter.dtype)
+    parameter.add_(orthogonal, alpha=-lr * max(1, m / n) ** 0.5)
+
+
+# exercise: lab4.Muon
+class Muon:
+    """Muon for matrices that are whole on every rank; each is updated by its owner.
+
+        muon = Muon([p for p in model.blocks.parameters() if p.dim() == 2], lr=0.02)
+        loss.backward()
+        muon.step()
+
+    matrices: equal on all ranks, in one order. owner: the rank of the group that owns each; None: by `owners`.
+    reduce(tensor, dst, group) leaves the sum on rank dst, broadcast(tensor, src, group) copies; both in place.
+    momenta: {matrix: its momentum}, of this rank's own, once they have been updated.
+    Raises ValueError for what is no matrix, or an owner that is no rank.
+    """
+
+    def __init__(
+        self, matrices, lr=0.02, momentum=0.95, weight_decay=0.0, owner=None, group=None,
+        reduce=collectives.reduce, broadcast=collectives.broadcast, dtype=None,
+    ):  # fmt: skip
+        N, self.matrices = dist.get_world_size(group), list(matrices)
+        odd = next((tuple(p.shape) for p in self.matrices if p.dim() != 2), None)
+        if odd is not None:
+            raise ValueError(f"a {odd} parameter is no matrix: give Muon those with two dimensions, AdamW the others")
+        self.owner = owners([cost(p.shape) for p in self.matrices], N) if owner is None else list(owner)
+        if len(self.owner) != len(self.matrices) or not set(self.owner) <= set(range(N)):
+            raise ValueError(
+                f"owner is {self.owner} for {len(self.matrices)} matrices: give one rank, 0 to {N - 1}, for each"
+            )
+        self.lr, self.momentum, self.weight_decay, self.dtype = lr, momentum, weight_decay, dtype
+        self.group, self.reduce, self.broadcast, self.momenta = group, reduce, broadcast, {}
+
+    def update(self, matrix, gradient):
+        """Change `matrix` by one step, and its momentum, which begins with zeros."""
+        kept = self.momenta.setdefault(matrix, torch.zeros_like(gradient))
+        update(matrix, gradient, kept, self.lr, self.momentum, self.weight_decay, self.dtype)
+
+    @torch.no_grad()
+    def step(self):
+        """After backward: update every matrix on its owner, then give it to all ranks. Every `.grad` becomes None.
+
+        A matrix that this rank did not use (.grad is None) has a gradient of zeros.
+        Sends: a reduce and a broadcast of each matrix, 2 (N-1) mn elements; all reduces first, so that owners work at
+        the same time.
+        """
+        rank, mine = dist.get_rank(self.group), []
+        for matrix, owner in zip(self.matrices, self.owner, strict=True):
+            gradient = torch.zeros_like(matrix) if matrix.grad is None else matrix.grad
+            matrix.grad = None
+            self.reduce(gradient, owner, self.group)
+            if owner == rank:
+                mine.append((matrix, gradient))
+        for matrix, gradient in mine:
+            self.update(matrix, gradient)
+        for matrix, owner in zip(self.matrices, self.owner, strict=True):
+            self.broadcast(matrix, owner, self.group)
