@@ -6,6 +6,7 @@
     dispatch_combine.py   5  tokens to rows, rows to tokens
     expert_parallel.py    6  rows that travel to their experts; with exchange_rows.py
     reduce_gradients.py   7  experts beside data parallelism
+    dropless_experts.py  11  no capacity: ragged groups of rows
 
 Beside them:
 
