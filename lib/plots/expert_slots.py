@@ -33,23 +33,26 @@ def expert_slots(asked, capacities, title=None, note=""):
                          "slots are 1 or more, None without a capacity")  # fmt: skip
     panels_of = {name: _split(asked, C) for name, C in capacities.items()}
     top = max(int((done + lost + empty).max()) for done, lost, empty in panels_of.values())
-    figure, panels = page(3.4, columns=len(capacities), sharey=True)
+    figure, panels = page(3.6, columns=len(capacities), sharey=True)
     x, told = np.arange(len(asked)), {}
     for axes, (name, (done, lost, empty)) in zip(panels, panels_of.items(), strict=True):
         axes.bar(x, done, 0.82, color=COMPUTED, zorder=2)
-        axes.bar(x, empty, 0.82, bottom=done, lw=0.6, zorder=2, **EMPTY)
-        axes.bar(x, lost, 0.82, bottom=done, lw=0.6, zorder=2, **DROPPED)
+        for more, look in ((empty, EMPTY), (lost, DROPPED)):
+            axes.bar(x[more > 0], more[more > 0], 0.82, bottom=done[more > 0], lw=0.6, zorder=2, **look)
         if capacities[name] is not None:
             axes.axhline(capacities[name], color=FAINT, lw=1.2, ls=DASHES, zorder=3)
         told[name] = _told(done, lost, empty)
-        heading(axes, f"{name}\n{told[name]}", size=9.5)
-        axes.set(xlim=(-0.7, len(asked) - 0.3), ylim=(0, 1.05 * top), xlabel="expert")
+        heading(axes, f"{name}\n{told[name]}".replace(", ", "\n"))
+        axes.set(xlim=(-0.7, len(asked) - 0.3), ylim=(0, 1.05 * top))
         axes.set_xticks(x, x if len(x) <= 8 else [e if e % 4 == 0 else "" for e in x])
         axes.tick_params(axis="x", length=0)
         grid(axes, "y")
     panels[0].set_ylabel("rows")
     numbers(panels[0].yaxis, "{:,.0f}".format)
-    key(panels[-1], {"computed": COMPUTED, "dropped": DROPPED, "empty slot": EMPTY}, below=True, borderaxespad=3.2)
+    panels[-1].set_xlabel("expert", loc="right")
+    key(panels[0], {"computed": COMPUTED, "dropped": DROPPED, "empty slot": EMPTY}, loc="upper left",
+        bbox_to_anchor=(0, 0), borderaxespad=1.75)  # fmt: skip
+    panels[0].get_legend().set_in_layout(False)  # it lies below all panels
     hottest = asked.max() / asked.mean()
     claim = f"The hottest expert is asked for {hottest:.1f} times the mean: " + "; ".join(
         f"{name}, {words}" for name, words in told.items()
