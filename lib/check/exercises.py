@@ -25,7 +25,7 @@ FILES = {
     "lab4": ("rank_state_bytes", "zero1", "zero2", "fsdp", "prefetching_fsdp", "recompute"),
     "lab5": (
         "gates", "keep", "auxiliary_loss", "dispatch_combine", "expert_parallel", "reduce_gradients",
-        "dropless_experts",
+        "hide_exchange", "dropless_experts",
     ),
     "lab6": (
         "mesh", "average_over_mesh", "norm_over_mesh", "hybrid_by_hand", "plan_costs", "choose_plan", "shares",

@@ -163,7 +163,7 @@ def sorting_and_einsum(size, E):
     return pair(sorting), pair(einsum)
 
 
-# --- groups against slots, and against torch's grouped product -------------------------------------------------------
+# --- groups against slots, and against torch's grouped product --------------------------------------------------------
 
 
 def groups_on_rank(size, rounds):
