@@ -1,5 +1,4 @@
-"""Lab 5, section 10, bonus: start_exchange, and the class OverlappedMoE, whose forward is an order of start, compute and
-wait.
+"""Lab 5, section 10, bonus: start_exchange, and the class OverlappedMoE, an order of start, compute and wait.
 
 The two are judged apart: the class starts with lib's start_exchange. Its output and its gradients are compared with one
 process that has all experts and the shared one; what would be hidden is read off a clock (later.py), not measured.
@@ -236,7 +235,7 @@ OVERLAPPED_MOE = Exercise(
     hints=(
         Hint("called lib's", s.kind("built-in"),
              "write `forward` of your class from halves, start_dispatch, experts, start_combine and shared."),
-        Hint("nothing returned", 
+        Hint("nothing returned",
              lambda p: p.kind in ("form", "unreadable") and p.fact("got") in (None, "None") and not p.fact("gradient"),
              "`forward` must end with a `return` of (..., D)."),
         s.NARROW,
