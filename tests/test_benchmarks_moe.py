@@ -23,6 +23,8 @@ def test_every_comparison_is_made_and_reported():
     assert [(row.what, row.ranks, str(row.bar)) for row in outcome.rows] == [
         ("sorting / einsum, 4 experts", 1, "at most 0.33"),
         ("sorting / einsum, 8 experts", 1, "at most 0.33"),
+        ("dropless / slots, factor 2", 1, "at most 1"),
+        *[("grouped_mm / torch's, forward and backward", 1, "None")] * bench_moe.torch_has_a_grouped_product(),
         ("expert-parallel layer", 2, "not slower"),
     ]
     assert all((seconds > 0).all() and seconds.shape == (2,) for N in (1, 2) for seconds in outcome.data[N].values())
@@ -54,6 +56,19 @@ def test_at_four_ranks_both_layers_agree_and_move_the_same_rows():
     assert Counter(entry.op for entry in theirs.of(0)) == {"all_to_all_single": 5}  # counts, and four exchanges of rows
     ours = results.ledger.section("ours")
     assert Counter(entry.op for entry in ours.of(0)) == {"send": 5 * 3, "recv": 5 * 3}
+
+
+def test_groups_and_slots_agree_and_half_of_the_slots_are_empty():
+    check_equal("dropless", *bench_moe.dropless_and_slots(TINY))
+    choice = bench_moe.even_choice(TINY)
+    assert torch.bincount(choice.experts.flatten()).tolist() == [TINY.n * bench_moe.K // TINY.E] * TINY.E
+    slots = TINY.E * capacity(TINY.n, TINY.E, bench_moe.K, bench_moe.SLOTS)
+    assert slots == 2 * choice.experts.numel()
+
+
+@pytest.mark.skipif(not bench_moe.torch_has_a_grouped_product(), reason="this torch has none for float32 here")
+def test_our_grouped_product_and_torch_s_agree():
+    check_equal("grouped_mm", *bench_moe.grouped_products(TINY))
 
 
 @pytest.mark.parametrize("E", [4, 16])

@@ -40,6 +40,7 @@ FIGURES = {
     "exchange": lambda: plots.exchange_matrix(ROWS),
     "capacity": lambda: plots.capacity_trade(CURVES, at=1.5, note="8 experts."),
     "exchange beside": lambda: plots.prefetch_timeline({"in a row": IN_A_ROW, "beside": BESIDE}, note="Two ranks."),
+    "slots": lambda: plots.expert_slots([1, 2, 6, 3], {"factor 1": 3, "dropless": None}, note="12 rows."),
     "seeds": lambda: plots.seed_differences([50, 100, 150], SEEDS, "dense", HERE, note="Two seeds."),
     "seed losses": lambda: plots.seed_losses(
         [50, 100, 150], TWO, {"dense": 0.2, "8 experts": 0.1}, {"dense": ([50], [3])}, note="Two seeds."
@@ -71,6 +72,8 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("sparse", ["64 experts: 64 times the parameters that a token uses", "D 512: 4 million operations, 2 million"]),
         ("exchange", ["Rank 0's experts get 12 of 24 rows, 1.5 times their share", "0 to 1 2"]),
         ("capacity", ["Capacity factor 1.5: 12.5% of tokens dropped, 37.5% of slots empty", "50.0% at 0.5"]),
+        ("slots", ["factor 1, 25% dropped, 25% empty; dropless, 0% dropped, 0% empty", "12 rows.", "for: 1, 2, 6, 3."]),
+        ("slots", ["The hottest expert is asked for 2.0 times the mean"]),
         ("exchange beside", ["Beside: 200 ms instead of 300, 50% of communication hidden"]),
         ("seeds", ["After 150 steps, against dense: 8 experts -0.300 to -0.100; 32 experts -0.300 to -0.300"]),
         ("seeds", ["Two seeds.", "32 experts: +0.150 (+0.100 to +0.200) at 50"]),
@@ -160,6 +163,19 @@ def test_predicted_is_dashed_and_measured_solid(drawn):
     assert list(lines[2].get_ydata()) == pytest.approx([30, 1])
 
 
+def test_bars_are_rows_computed_dropped_and_empty_slots(drawn):
+    figure, _ = drawn("slots", "expert_slots")
+    slots, dropless = figure.axes
+    bars = lambda axes: [
+        [(round(b.get_x() + 0.41), b.get_y(), b.get_height()) for b in bars] for bars in axes.containers
+    ]
+    computed, empty, dropped = bars(slots)
+    assert computed == [(0, 0, 1), (1, 0, 2), (2, 0, 3), (3, 0, 3)]
+    assert empty == [(0, 1, 2), (1, 2, 1)] and dropped == [(2, 3, 3)]
+    assert [height for _, _, height in bars(dropless)[0]] == [1, 2, 6, 3] and bars(dropless)[1:] == [[], []]
+    assert [line.get_ydata()[0] for line in slots.lines] == [3] and not dropless.lines
+
+
 def test_differences_are_taken_seed_by_seed(drawn):
     figure, title = drawn("seeds", "seeds")
     (axes,) = figure.axes
@@ -212,6 +228,9 @@ def test_more_slots_drop_less_and_skew_drops_more():
         (lambda: plots.seed_differences([1, 2, 3], SEEDS, "dense", {"64": ([1], [0])}), "dots of 64"),
         (lambda: plots.seed_losses([1, 2, 3], TWO, {"dense": 1}), "seconds of dense, dots of : give"),
         (lambda: plots.seed_losses([1, 2], TWO, dict.fromkeys(TWO, 1)), r"losses \{\(2, 3\)\} at 2 steps"),
+        (lambda: plots.expert_slots([1, 2], {}), r"0 capacities, asked \(2,\): give 1 to 4"),
+        (lambda: plots.expert_slots([1, -2], {"a": None}), r"asked \[1, -2\]"),
+        (lambda: plots.expert_slots([1, 2], {"a": 0}), "slots are 1 or more"),
         (lambda: plots.capacity_trade({}), "predicted nothing, measured nothing"),
         (lambda: plots.capacity_trade({"a": ([1], [2])}), "a: 1 factors and 1 shares"),
         (lambda: plots.capacity_trade(CURVES, {"b": ([1], [0])}), "measured b: predict 1 to 8"),

@@ -23,7 +23,10 @@ FILES = {
         "merge_attention", "ring_attention", "ulysses_attention",
     ),
     "lab4": ("rank_state_bytes", "zero1", "zero2", "fsdp", "prefetching_fsdp", "recompute", "muon", "async_checkpoint"),
-    "lab5": ("gates", "keep", "auxiliary_loss", "dispatch_combine", "expert_parallel", "reduce_gradients"),
+    "lab5": (
+        "gates", "keep", "auxiliary_loss", "dispatch_combine", "expert_parallel", "reduce_gradients",
+        "hide_exchange", "dropless_experts",
+    ),
     "lab6": (
         "mesh", "average_over_mesh", "norm_over_mesh", "hybrid_by_hand", "plan_costs", "choose_plan", "shares",
         "goodput", "capstone",

@@ -15,6 +15,8 @@ dispatch.py         tokens to slots and back: einsum, then sorting          noth
 layer.py            all of it, in one process                               nothing
 exchange.py         uneven all-to-all of rows, with its backward            each row whose expert is elsewhere, once
 expert_parallel.py  E/ep experts on each rank                               4 exchanges a step, and the counts
+dropless.py         no capacity: ragged groups of rows (MegaBlocks)         as expert_parallel.py, and nothing dropped
+overlapped.py       rows under way while something else is computed         as expert_parallel.py, and counts twice
 limited.py          experts on at most M ranks a token (DeepSeek-V2)        each row once per rank that needs it
 gradients.py        experts beside data parallelism                         the experts' gradients over their copies,
                                                                             the others over all ranks
@@ -33,6 +35,7 @@ from lib.moe.capacity import Routing, capacity, dropped, keep, send_on
 from lib.moe.choice import Choice, best, load
 from lib.moe.correlated import CorrelatedGate, together
 from lib.moe.dispatch import combine, combine_einsum, dispatch, dispatch_einsum
+from lib.moe.dropless import GroupedExperts, dropless, grouped_mm, slotted
 from lib.moe.exchange import exchange_counts, exchange_rows
 from lib.moe.expert_choice import expert_choice, experts_take
 from lib.moe.expert_parallel import ExpertParallelMoE, transpose_blocks
@@ -41,11 +44,13 @@ from lib.moe.gpt import MoEGPT, expert_parallel_gpt
 from lib.moe.gradients import expert_parameters, reduce_gradients
 from lib.moe.layer import MoE, Statistics, run_experts
 from lib.moe.limited import OncePerRankMoE, limited_gate
+from lib.moe.overlapped import OverlappedMoE, SharedMoE, start_exchange
 
 __all__ = [
-    "Bias", "Choice", "CorrelatedGate", "ExpertParallelMoE", "MoE", "MoEGPT", "OncePerRankMoE", "Routing",
-    "SigmoidBias", "Statistics", "auxiliary_loss", "best", "capacity", "combine", "combine_einsum", "dispatch",
-    "dispatch_einsum", "dropped", "exchange_counts", "exchange_rows", "expert_choice", "expert_parallel_gpt",
-    "expert_parameters", "experts_take", "gshard_gate", "keep", "limited_gate", "load", "reduce_gradients",
-    "run_experts", "send_on", "switch_gate", "together", "top_k_gate", "transpose_blocks", "uniforms", "z_loss",
+    "Bias", "Choice", "CorrelatedGate", "ExpertParallelMoE", "GroupedExperts", "MoE", "MoEGPT", "OncePerRankMoE",
+    "OverlappedMoE", "Routing", "SharedMoE", "SigmoidBias", "Statistics", "auxiliary_loss", "best", "capacity",
+    "combine", "combine_einsum", "dispatch", "dispatch_einsum", "dropless", "dropped", "exchange_counts",
+    "exchange_rows", "expert_choice", "expert_parallel_gpt", "expert_parameters", "experts_take", "grouped_mm",
+    "gshard_gate", "keep", "limited_gate", "load", "reduce_gradients", "run_experts", "send_on", "slotted",
+    "start_exchange", "switch_gate", "together", "top_k_gate", "transpose_blocks", "uniforms", "z_loss",
 ]  # fmt: skip

@@ -3,6 +3,12 @@
     sorting     keep, dispatch, combine: the m pairs that are kept, by index          one process
     einsum      keep, dispatch_einsum, combine_einsum: one-hot masks (n, E, C)        the same routing
 
+    dropless    GroupedExperts on groups as long as they are                          one process, an even router
+    slots       the same experts on E slots of twice the mean                         half of them empty
+
+    ours        grouped_mm: a product for each group, where torch has no kernel       one process
+    theirs      torch.nn.functional.grouped_mm                                        the same groups
+
     ours        ExpertParallelMoE: lib's exchange, from send and receive              2 and 4 ranks
     theirs      the same layer on dist.all_to_all_single, in torch_moe.py
 
@@ -10,6 +16,7 @@ Both are timed forward and backward. Before a clock runs, outputs and every grad
 
 The einsum multiplies n E C D numbers each way, and E C = factor k n whatever E is: 2.5 n^2 D here, nearly all of them
 zeros, against 2 n D that are moved. So sorting has to be at least three times as fast, at any number of experts.
+Slots for twice the mean multiply twice the rows: without them it has to be faster, whatever sorting the rows costs.
 """
 
 import copy
@@ -21,17 +28,22 @@ import torch
 import torch.distributed as dist
 from matplotlib.figure import Figure
 from torch import nn
+from torch.nn import functional as F
 
 from lib import backend, launch, plots
 from lib.moe import (
+    Choice,
     ExpertParallelMoE,
+    GroupedExperts,
     MoE,
     capacity,
     combine,
     combine_einsum,
     dispatch,
     dispatch_einsum,
+    grouped_mm,
     keep,
+    slotted,
     top_k_gate,
 )
 from tests.benchmarks import report
@@ -44,6 +56,8 @@ EXPERTS = (16, 32, 64)  # sorting against the einsum
 K, FACTOR = 2, 1.25
 TOLERANCE = 1e-5  # of a tensor's largest element: float32, sums in another order stay far below
 THREE_TIMES = Bar(0.33, "Sorting moves 2 n D numbers where the einsum multiplies 2.5 n n D.")
+SLOTS = 2  # the capacity factor that dropless is compared with
+FASTER = Bar(1.0, "Dropless experts multiply half the rows: slots of twice the mean are half empty.")
 NOT_SLOWER = Bar(None, "The same rows travel and the same experts run: Python between them must not be felt.")
 
 
@@ -72,6 +86,15 @@ def measured(worlds, size, experts, rounds):
     for E in experts:
         found = compare(*(of_masks[f"{E} experts, {side}"] for side in ("sorting", "einsum", "again")))
         rows.append(report.Row(f"sorting / einsum, {E} experts", 1, f"{size.n} x {size.D}", found, THREE_TIMES))
+    of_groups, _ = launch.capture(groups_on_rank, size, rounds, nproc=1, timeout=1200, ledger=False)[0]
+    data[1] = of_masks | of_groups
+    for what, sides, bar in (
+        (f"dropless / slots, factor {SLOTS}", ("dropless", "slots", "slots again"), FASTER),
+        ("grouped_mm / torch's, forward and backward", ("loop", "torch", "torch again"), None),
+    ):
+        if sides[1] in of_groups:
+            found = compare(*(of_groups[side] for side in sides))
+            rows.append(report.Row(what, 1, f"{size.n} x {size.D}", found, bar))
     for N in worlds:
         data[N], place = launch.capture(layers_on_ranks, size, rounds, nproc=N, timeout=1200, ledger=False)[0]
         places.append(place)
@@ -138,6 +161,74 @@ def sorting_and_einsum(size, E):
         return Pair(step, lambda: {"y": seen["y"].detach(), "dx": leaf.grad, "d logits": scores.grad})
 
     return pair(sorting), pair(einsum)
+
+
+# --- groups against slots, and against torch's grouped product --------------------------------------------------------
+
+
+def groups_on_rank(size, rounds):
+    """{"dropless": (rounds,) seconds, ...} and what it ran on."""
+    dropless, slots = dropless_and_slots(size)
+    check_equal("dropless", dropless, slots)
+    sides = {"dropless": Side(dropless.step), "slots": Side(slots.step), "slots again": Side(slots.step)}
+    times = timed(sides, rounds)
+    if torch_has_a_grouped_product():
+        loop, theirs = grouped_products(size)
+        check_equal("grouped_mm", loop, theirs)
+        times |= timed({"loop": Side(loop.step), "torch": Side(theirs.step), "torch again": Side(theirs.step)}, rounds)
+    return times, where()
+
+
+def even_choice(size):
+    """Every expert equally often, K of them a token."""
+    experts = (K * torch.arange(size.n).unsqueeze(1) + torch.arange(K)) % size.E  # (n, K)
+    return Choice(experts, torch.full((size.n, K), 1 / K), torch.full((size.n, size.E), 1 / size.E))
+
+
+def dropless_and_slots(size):
+    """The same experts, with every row in its group, and in slots; of an even router, so that nothing is dropped."""
+    choice, rows = even_choice(size), K * size.n
+    torch.manual_seed(0)
+    x, dy, experts = numbers(0, size.n, size.D), numbers(1, size.n, size.D), GroupedExperts(size.E, size.D, size.F)
+
+    def in_groups(x):
+        routing = keep(choice, size.E, rows)
+        counts = torch.bincount(routing.expert, minlength=size.E)
+        return combine(experts(dispatch(x, routing), counts), routing, size.n)
+
+    return pair_of(in_groups, experts, x, dy), pair_of(lambda x: slotted(x, choice, experts, SLOTS), experts, x, dy)
+
+
+def grouped_products(size):
+    """lib's grouped_mm and torch's, on groups as uneven as a random router makes them."""
+    counts = torch.bincount(numbers(2, K * size.n, size.E).argmax(1), minlength=size.E)
+    weights = nn.ParameterList([numbers(3, size.E, size.D, size.F) / size.D**0.5])
+    x, dy, ends = numbers(4, K * size.n, size.D), numbers(5, K * size.n, size.F), counts.cumsum(0).to(torch.int32)
+    ours = lambda x: grouped_mm(x, weights[0], counts)
+    return pair_of(ours, weights, x, dy), pair_of(lambda x: F.grouped_mm(x, weights[0], offs=ends), weights, x, dy)
+
+
+def torch_has_a_grouped_product():
+    """Has this torch one for float32 on this device?"""
+    x, w = numbers(0, 4, 8), numbers(1, 2, 8, 8)
+    try:
+        return F.grouped_mm(x, w, offs=torch.tensor([2, 4], dtype=torch.int32)).shape == (4, 8)
+    except (AttributeError, RuntimeError):
+        return False
+
+
+def pair_of(fn, module, x, dy):
+    """A step of fn(x) and its backward, and what it leaves: the result, the gradients of x and of the module."""
+    leaf, seen = x.clone().requires_grad_(), {}
+
+    def step():
+        leaf.grad = None
+        module.zero_grad()
+        seen["y"] = fn(leaf)
+        seen["y"].backward(dy)
+
+    gradients = lambda: {name: p.grad.clone() for name, p in module.named_parameters()}
+    return Pair(step, lambda: {"y": seen["y"].detach(), "dx": leaf.grad.clone()} | gradients())
 
 
 # --- a layer over ranks -----------------------------------------------------------------------------------------------

@@ -6,10 +6,14 @@
     dispatch_combine.py   5  tokens to rows, rows to tokens
     expert_parallel.py    6  rows that travel to their experts; with exchange_rows.py
     reduce_gradients.py   7  experts beside data parallelism
+    hide_exchange.py     10  rows under way while something else is computed
+    dropless_experts.py  11  no capacity: ragged groups of rows
 
 Beside them:
 
     exchange_rows.py         the first part of expert_parallel.py
+    start_exchange.py        the first part of hide_exchange.py
+    later.py                 works that are done late, on a clock, for hide_exchange.py
     reduce_model.py          the model of reduce_gradients.py, and its gradients by hand
     left_out.py              why functions without ranks leave out adversarial cases
     *_wrong.py               known mistakes of the file of that name; no release has them

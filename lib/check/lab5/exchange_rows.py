@@ -7,8 +7,6 @@ So every number that is not in its place says from where it is, to where it shou
 Two exchanges may be under way when backward begins: the rows sent home again, or others in a smaller group.
 """
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
@@ -104,8 +102,14 @@ def _groups_of(cases):
 
 
 def _measure(fn):
+    return measured(lambda case: fn)
+
+
+def measured(answer_of):
+    """The records of answer_of(case), called as exchange_rows is."""
     held = []
-    records = in_step(CASES, _groups_of, partial(_one, fn, held), wire=dist.new_group())
+    one = lambda case, groups: _one(answer_of(case), held, case, groups)
+    records = in_step(CASES, _groups_of, one, wire=dist.new_group())
     for record, exchanges in held:
         record["kept"] = not record["ok"] or all(torch.equal(one.y.detach(), one.copy) for one in exchanges)
     return records
@@ -174,7 +178,9 @@ def _told(elements):
     return f"{rows} elements of rows" + (f" and {counts} counts" if counts else "")
 
 
-def _elements(case, rank, way):
+def elements_of(case, rank, way):
+    """(counts, elements of rows) that leave the rank, for `as_many`."""
+
     def leave(case, rank, columns, way):
         lists = counts_of(case, rank)[way == "backward"]
         return columns * (sum(lists) - lists[rank])
@@ -210,7 +216,7 @@ EXCHANGE_ROWS = Exercise(
         claim("rows to their ranks", 3, f"{GROUPS_SAY}; uneven, none", noted(CASES, "value")),
         claim("gradients the same way back", 4, "also through two exchanges", noted(CASES, "gradient")),
         claim("each row once, each way", 2, "elements, by the all_to_all it was given",
-              only_calls(CASES, None, WAYS, section), as_many(CASES, _elements)),
+              only_calls(CASES, None, WAYS, section), as_many(CASES, elements_of)),
         claim("rows and counts left alone", 1, "", noted(CASES, "touched"), kept(CASES)),
     ),
     hints=(
