@@ -25,8 +25,8 @@ FILES = {
     "lab4": ("rank_state_bytes", "zero1", "zero2", "fsdp", "prefetching_fsdp", "recompute"),
     "lab5": ("gates", "keep", "auxiliary_loss", "dispatch_combine", "expert_parallel", "reduce_gradients"),
     "lab6": (
-        "mesh", "average_over_mesh", "norm_over_mesh", "hybrid_by_hand", "plan_costs", "choose_plan", "shares",
-        "capstone",
+        "mesh", "average_over_mesh", "norm_over_mesh", "hybrid_by_hand", "findings", "plan_costs", "choose_plan",
+        "shares", "capstone",
     ),
 }  # fmt: skip
 MODULES = [import_module(f"lib.check.{lab}.{file}") for lab, files in FILES.items() for file in files]

@@ -1,7 +1,7 @@
 """Findings from the evidence alone: what is off first, and along which axis ranks agree, or do not."""
 
 from lib.hunt.evidence import alike, job
-from lib.hunt.rules import DATA, HEALTHY, JOBS, KINDS, STEPS, Finding
+from lib.hunt.rules import DATA, HEALTHY, JOBS, KINDS, Finding
 
 SEED = 6
 
@@ -14,7 +14,7 @@ def findings(seed=SEED):
 
 def _detect(e):
     """What is wrong with the job of this Evidence: a Finding or HEALTHY."""
-    found = next(((step, kind) for step in range(STEPS) for kind in KINDS if _off(e, step, kind)), None)
+    found = next(((step, kind) for step in range(e.steps) for kind in KINDS if _off(e, step, kind)), None)
     if found is None:
         return HEALTHY
     step, kind = found

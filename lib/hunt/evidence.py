@@ -2,6 +2,7 @@
 
     e = job(seed, 3)
     e.sizes, e.model                     {"dp": 2, "tp": 2}, "dense"
+    plots.evidence(e.all_off())          a picture: what is off, and where
     print(e.table(2))                    step 2: a line for each quantity, a column for each rank
     e.held(2, "gradient", "cut")         [number of rank 0, ...]; None where a rank has no such thing
     e.alone(2, "gradient", "cut")        the same of one process: of the part that the rank has
@@ -43,6 +44,11 @@ class Evidence:
         """Who sent what to whom, with a section "step 0", ... for each step."""
         return self.results.ledger
 
+    @property
+    def steps(self):
+        """How many there are."""
+        return len(self.results[0][1])
+
     def held(self, step, kind, what):
         """[the number of rank 0, ...]; None where a rank has no such thing."""
         return [seen[step][kind, what] for _, seen, _ in self.results]
@@ -55,6 +61,15 @@ class Evidence:
         """[has rank 0 another number than one process, ...]"""
         pairs = zip(self.held(step, kind, what), self.alone(step, kind, what), strict=True)
         return [not close(held, alone) for held, alone in pairs]
+
+    def all_off(self):
+        """{(kind, what): [off of step 0, of step 1, ...]}, with None where a rank has no such thing: `plots.evidence`."""
+        mark = lambda step, *of: [
+            None if held is None else off
+            for held, off in zip(self.held(step, *of), self.off(step, *of), strict=True)
+        ]
+        some = [of for of in self.quantities if any(number is not None for number in self.held(0, *of))]
+        return {of: [mark(step, *of) for step in range(self.steps)] for of in some}
 
     def sent(self, step):
         """{axes: numbers}: what all ranks sent in a step, by the axes of the group they sent it in."""
@@ -110,7 +125,7 @@ def _job(seed, number):
 
 
 def example():
-    """The Evidence of a job that no seed draws: in steps 2 to 5 gradients are averaged along tp instead of dp."""
+    """The Evidence of a job that no seed draws: from step 2 on gradients are averaged along tp instead of dp."""
     setup = Setup({"dp": 2, "tp": 2}, mixture=False, seed=0)
     wrong = right(setup)._replace(mean=("tp",))
     rules = [right(setup) if step < 2 else wrong for step in range(STEPS)]

@@ -18,7 +18,7 @@ A mistake is one of these lines with an axis too few, from some step on.
 
 from typing import NamedTuple
 
-JOBS, STEPS, MAX_NORM, LR = 10, 6, 0.1, 1.0
+JOBS, STEPS, MAX_NORM, LR = 10, 5, 0.1, 1.0
 KINDS = ("input", "activation", "loss", "gradient", "norm", "update")  # of evidence, in the order of a step
 HEALTHY = "healthy"
 DATA = ("dp", "ep")
