@@ -9,7 +9,7 @@ A rank's part: its rows, its tokens of them, its stage, its rows and columns of 
 
 import torch
 
-from lib.hunt.job import PADDING, SETS, SHAPE, batch, checksum, data_ranks, kept, length, whole_model
+from lib.hunt.training import PADDING, SETS, SHAPE, batch, checksum, data_ranks, kept, length, whole_model
 from lib.hunt.rules import DATA, LR, MAX_NORM
 from lib.mesh import coordinates
 from lib.model import cross_entropy

@@ -1,14 +1,14 @@
 """What a job leaves behind, as plain data: what every rank held at each step, what one process has there, messages.
 
-    e = job(seed, 3)
-    e.sizes, e.model                     {"dp": 2, "tp": 2}, "dense"
-    plots.evidence(e.all_off())          a picture: what is off, and where
-    print(e.table(2))                    step 2: a line for each quantity, a column for each rank
-    e.held(2, "gradient", "cut")         [number of rank 0, ...]; None where a rank has no such thing
-    e.alone(2, "gradient", "cut")        the same of one process: of the part that the rank has
-    e.off(2, "gradient", "cut")          [is rank 0's another, ...]
-    e.sent(2)                            {("dp",): numbers that went along dp in step 2, ...}
-    alike(numbers, "tp", e.sizes)        are ranks alike that differ along tp alone?
+e = job(seed, 3)
+e.sizes, e.model                     {"dp": 2, "tp": 2}, "dense"
+plots.evidence(e.all_off())          a picture: what is off, and where
+print(e.table(2))                    step 2: a line for each quantity, a column for each rank
+e.held(2, "gradient", "cut")         [number of rank 0, ...]; None where a rank has no such thing
+e.alone(2, "gradient", "cut")        the same of one process: of the part that the rank has
+e.off(2, "gradient", "cut")          [is rank 0's another, ...]
+e.sent(2)                            {("dp",): numbers that went along dp in step 2, ...}
+alike(numbers, "tp", e.sizes)        are ranks alike that differ along tp alone?
 """
 
 import functools
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from lib import launch
 from lib.hunt.alone import Alone
 from lib.hunt.draw import drawn
-from lib.hunt.job import Job
+from lib.hunt.training import Job
 from lib.hunt.rules import JOBS, STEPS, Setup, right
 from lib.hybrid import mesh_of
 from lib.launch import Results
@@ -65,8 +65,7 @@ class Evidence:
     def all_off(self):
         """{(kind, what): [off of step 0, of step 1, ...]}, with None where a rank has no such thing: `plots.evidence`."""
         mark = lambda step, *of: [
-            None if held is None else off
-            for held, off in zip(self.held(step, *of), self.off(step, *of), strict=True)
+            None if held is None else off for held, off in zip(self.held(step, *of), self.off(step, *of), strict=True)
         ]
         some = [of for of in self.quantities if any(number is not None for number in self.held(0, *of))]
         return {of: [mark(step, *of) for step in range(self.steps)] for of in some}
@@ -86,7 +85,9 @@ class Evidence:
             if any(number is not None for number in held):
                 lines.append(f"{f'{kind}: {what}':<24}" + "".join(f"{shown(number):>14}" for number in held))
             if any(off):
-                alone = [shown(number) if o else "" for number, o in zip(self.alone(step, kind, what), off, strict=True)]
+                alone = [
+                    shown(number) if o else "" for number, o in zip(self.alone(step, kind, what), off, strict=True)
+                ]
                 lines.append(f"{'    one process':<24}" + "".join(f"{number:>14}" for number in alone))
         return "\n".join(lines)
 

@@ -1,10 +1,10 @@
 """What a job held at each step, beside one process: a box per rank, dark where it held something else.
 
-                     step 0      step 1      step 2
-    input: tokens    . . . .     . . . .     . . . .        .  as in one process
-    loss: share          . .         . .         . .        #  another number
-    gradient: cut    . . . .     . . . .     # # # #        (nothing)  the rank has no such thing
-    norm: reported   . . . .     . . . .     # # # #
+                 step 0      step 1      step 2
+input: tokens    . . . .     . . . .     . . . .        .  as in one process
+loss: share          . .         . .         . .        #  another number
+gradient: cut    . . . .     . . . .     # # # #        (nothing)  the rank has no such thing
+norm: reported   . . . .     . . . .     # # # #
 """
 
 from matplotlib.patches import Rectangle

@@ -1,8 +1,8 @@
 """Lab 6, section 2, the hunt: findings(), what is wrong with which of ten jobs, drawn by the seed that it returns.
 
-    right      a Finding with mistake, axis, step and evidence as drawn, or HEALTHY; anything less counts nothing
-    points     for mistakes that are found, four, six, all eight; last for the two healthy jobs, which anyone may guess
-    wrong      the job is run again, and what it leaves behind is asked for what speaks against the finding
+right      a Finding with mistake, axis, step and evidence as drawn, or HEALTHY; anything less counts nothing
+points     for mistakes that are found, four, six, all eight; last for the two healthy jobs, which anyone may guess
+wrong      the job is run again, and what it leaves behind is asked for what speaks against the finding
 """
 
 from numbers import Integral
@@ -62,7 +62,9 @@ def _odd(number, finding):
     known = ((tuple(MISTAKES), "mistake"), (AXES, "axis"), (range(STEPS), "step"), (KINDS, "evidence"))
     for got, (right, what) in zip(finding, known, strict=True):
         if got not in right:
-            return Problem("finding", f"job {number}: {what} is {got!r:.60}, expected one of {', '.join(map(str, right))}")
+            return Problem(
+                "finding", f"job {number}: {what} is {got!r:.60}, expected one of {', '.join(map(str, right))}"
+            )
     return None
 
 
@@ -125,7 +127,9 @@ def _of_gradients(mistake, axis, step, off, e):
     data = [each for each in ("dp", "ep") if each in e.sizes]
     apart = [each for each in data if not alike(e.held(step, "gradient", off[0]), each, e.sizes)]
     if mistake == "local tokens" and apart:
-        return Problem("apart", f"ranks along {apart[0]} hold different {off[0]} gradients: no weight of a loss does that")
+        return Problem(
+            "apart", f"ranks along {apart[0]} hold different {off[0]} gradients: no weight of a loss does that"
+        )
     if mistake == "mean over the wrong group" and axis not in apart:
         return Problem("axis", f"ranks along {axis} hold the same {off[0]} gradients, or are to hold different ones")
     return Problem("axis", f"along {axis} nothing is missing")

@@ -39,13 +39,13 @@ def whole_model(setup):
 
 
 def batch(setup, step):
-    """Tokens and targets of all rows of a step, (ROWS, T) int64: each row counts in steps; its end is padding.
+    """Tokens and targets of all rows of a step, (ROWS, T) int64, low ones more often; the end of a row is padding.
 
     The rows of one data rank are equally long, those of two data ranks never.
     """
     generator = torch.Generator().manual_seed(1000 * setup.seed + step)
-    start, stride = torch.randint(SHAPE.vocab_size, (2, ROWS, 1), generator=generator)
-    rows = (start + (1 + stride % 5) * torch.arange(SHAPE.seq_len + 1)) % SHAPE.vocab_size  # (ROWS, T+1)
+    draws = torch.rand(ROWS, SHAPE.seq_len + 1, generator=generator)
+    rows = (SHAPE.vocab_size * draws**3).long()  # (ROWS, T+1)
     tokens, targets = rows[:, :-1].clone(), rows[:, 1:].clone()
     shorter = torch.randperm(len(SHORTER), generator=generator).tolist()
     for place, mine in enumerate(torch.arange(ROWS).chunk(data_ranks(setup))):
@@ -214,5 +214,3 @@ def summed_loss(logits, targets, group):
     """The sum of the losses of the real tokens: (b, T, V/tp), (b, T) -> ()."""
     real = targets != PADDING
     return vocab_parallel_cross_entropy(logits[real], targets[real], group, "sum")
-
-
