@@ -1,7 +1,7 @@
 """The hunt: jobs that run, lose no message, and train wrong. What is wrong is told from what ranks hold, and when.
 
-    seed --> ten jobs: a mesh, a model, rules --> 4 ranks train five steps --> evidence: what each rank held at each step
-                                                  one process trains beside              and what it should have held
+    seed --> ten jobs: a mesh, a model, rules --> 4 ranks train five steps --> evidence: what each rank held, step by
+                                                  one process trains beside    step, and what it should have held
 
 file          what it is
 ------------  -----------------------------------------------------------------------------------------

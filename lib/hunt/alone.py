@@ -9,8 +9,8 @@ A rank's part: its rows, its tokens of them, its stage, its rows and columns of 
 
 import torch
 
-from lib.hunt.training import PADDING, SETS, SHAPE, batch, checksum, data_ranks, kept, length, whole_model
 from lib.hunt.rules import DATA, LR, MAX_NORM
+from lib.hunt.training import PADDING, SETS, Masked, batch, checksum, data_ranks, kept, length, whole_model
 from lib.mesh import coordinates
 from lib.model import cross_entropy
 from lib.tensor_parallel import split_dim
@@ -45,7 +45,7 @@ class Alone:
         for s, (given, wanted) in enumerate(zip(tokens.chunk(2 * N), targets.chunk(2 * N), strict=True)):
             where = coordinates(s // 2, places)
             parts = [kept(self.setup, step, s % 2, where | {"tp": r}) for r in range(self.tp)]
-            self.model.embedding.dropout.forward = lambda x, mask=torch.cat(parts, 1): x * mask
+            self.model.embedding.dropout = Masked([torch.cat(parts, 1)])
             real = wanted != PADDING
             loss = cross_entropy(self.model(given)[real], wanted[real], "sum") / n
             loss.backward()

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from lib import launch
 from lib.hunt.alone import Alone
 from lib.hunt.draw import drawn
-from lib.hunt.training import Job
 from lib.hunt.rules import JOBS, STEPS, Setup, right
+from lib.hunt.training import Job
 from lib.hybrid import mesh_of
 from lib.launch import Results
 from lib.mesh import coordinates, groups_along, sent_along
@@ -63,7 +63,7 @@ class Evidence:
         return [not close(held, alone) for held, alone in pairs]
 
     def all_off(self):
-        """{(kind, what): [off of step 0, of step 1, ...]}, with None where a rank has no such thing: `plots.evidence`."""
+        """{(kind, what): [off of step 0, ...]}, with None where a rank has no such thing, for `plots.evidence`."""
         mark = lambda step, *of: [
             None if held is None else off for held, off in zip(self.held(step, *of), self.off(step, *of), strict=True)
         ]
@@ -103,7 +103,7 @@ def shown(number):
 
 
 def alike(numbers, axis, sizes):
-    """Are the numbers of ranks that differ along `axis` alone the same? numbers: of rank 0, ...; None counts for none."""
+    """Are numbers the same on ranks that differ along `axis` alone? numbers: of rank 0, ...; None: not there."""
     groups = ([numbers[rank] for rank in ranks if numbers[rank] is not None] for ranks in groups_along([axis], sizes))
     return all(close(group[0], one) for group in groups for one in group)
 

@@ -35,10 +35,10 @@ MISTAKES = {  # name: what is wrong, along the finding's axis
 
 
 class Finding(NamedTuple):
-    """What is wrong with a job. mistake: of MISTAKES. axis: along which the ranks should have summed, counted, averaged
+    """What is wrong with a job.
 
-    or differed, and did not: "pp", "dp", "ep" or "tp". step, from 0, and evidence, of KINDS: the first that is not as in
-    one process; of one step the first in the order of KINDS.
+    mistake: of MISTAKES. axis: "pp", "dp", "ep" or "tp", along which ranks should have summed, counted, averaged or
+    differed, and did not. step, from 0, and evidence, of KINDS: the first that is not as in one process.
     """
 
     mistake: str

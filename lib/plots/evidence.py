@@ -21,12 +21,13 @@ def evidence(off, framed=False, title=None, note=""):
     """A row for each quantity, and in it a box for each step and rank.
 
     off: {(kind, what): [[is rank 0's another, ...] of step 0, ...]}, None where a rank has no such thing; in the order
-    of a step. framed: show what is off first. note: a sentence to begin the caption with. Raises ValueError for other numbers of steps or ranks.
+    of a step. framed: show what is off first. note: a sentence to begin the caption with.
+    Raises ValueError for no step, more than 12, or quantities of unequally many steps or ranks.
     """
     shapes = {tuple(len(step) for step in steps) for steps in off.values()}
     if len(shapes) != 1 or not 1 <= len(next(iter(shapes))) <= 12 or not all(next(iter(shapes))):
-        raise ValueError(f"{len(off)} quantities of steps with {sorted(shapes)} ranks: give 1 to 12 steps, as many ranks "
-                         "in each")  # fmt: skip
+        raise ValueError(f"{len(off)} quantities of steps with {sorted(shapes)} ranks: give 1 to 12 steps, as many "
+                         "ranks in each")  # fmt: skip
     ((N, *others),) = shapes
     steps, names = 1 + len(others), [": ".join(name) for name in off]
     figure, axes = page(1.7 + 0.2 * len(off), most=5.0)
