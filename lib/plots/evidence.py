@@ -30,7 +30,7 @@ def evidence(off, framed=False, title=None, note=""):
                          "ranks in each")  # fmt: skip
     ((N, *others),) = shapes
     steps, names = 1 + len(others), [": ".join(name) for name in off]
-    figure, axes = page(1.7 + 0.2 * len(off), most=5.0)
+    figure, axes = page(1.5 + 0.19 * len(off))
     first = _first(off, steps) if framed else None
     for row, quantity in enumerate(off.values()):
         for step, ranks in enumerate(quantity):
@@ -51,7 +51,7 @@ def evidence(off, framed=False, title=None, note=""):
     axes.set(xlim=(-0.4, steps * (N + GAP) - GAP + 0.3), ylim=(len(off) + 0.2, -2.1))
     axes.set_xticks([])
     axes.set_yticks([row + BOX / 2 for row in range(len(off))], names)
-    axes.tick_params(length=0)
+    axes.tick_params(length=0, labelsize=9)
     for side in axes.spines.values():
         side.set_visible(False)
     boxes = [is_off for of_steps in off.values() for ranks in of_steps for is_off in ranks if is_off is not None]
