@@ -93,10 +93,17 @@ def test_whoever_guesses_gets_nothing():
     assert EXERCISE.points not in Counter(told)
 
 
+def falls(e):
+    """Does the loss fall, as the section says of every job?"""
+    losses = [e.held(step, "loss", "of the batch")[0] for step in range(e.steps)]
+    return losses[-1] < losses[0]
+
+
 def test_the_example_is_what_its_docstring_says_and_its_messages_show_it():
     e = hunt.example()
     assert detective._detect(e) == Finding("mean over the wrong group", "dp", 2, "gradient")
     assert e.sent(1)["dp",] > 1000 > e.sent(2)["dp",] and e.sent(2)["tp",] > e.sent(1)["tp",]
+    assert falls(e)
     assert "one process" in e.table(2) and "one process" not in e.table(1)
     assert "gradient: cut" in e.table(0) and "experts" not in e.table(0)
 
@@ -122,3 +129,4 @@ def test_alike_compares_ranks_along_one_axis():
 @pytest.mark.parametrize("seed", range(40, 44))
 def test_whole_draws_are_solved(seed):
     assert hunt.findings(seed) == (seed, dict(enumerate(each for *_, each in draw.drawn(seed))))
+    assert all(falls(hunt.job(seed, number)) for number in range(JOBS))
