@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "automatic": BELOW_PARALLEL,
     "mesh": set(),
     "hybrid": BELOW_PARALLEL | PARALLEL | {"mesh"},
+    "hunt": BELOW_PARALLEL | PARALLEL | {"mesh", "hybrid", "launch"},
     "cost": {"collectives", "pipeline"},
     "plots": {"cost", "cycle", "pipeline"},
     "explore": {"plots", "cost", "collectives", "pipeline"},

@@ -288,6 +288,19 @@ def test_the_explorer_says_what_fits_what_is_best_and_what_cannot_be():
     assert draw(tp=best.tp, pp=best.pp, micro_batch=best.micro_batch).png != draw().png
 
 
+def test_evidence_has_a_box_for_each_number_and_frames_what_is_off_first():
+    fine, none = [[False] * 4] * 3, [[None, None, False, False]] * 3
+    late = [[False] * 4, [False, True, False, True], [True] * 4]
+    off = {("input", "tokens"): fine, ("loss", "own share"): none, ("gradient", "cut"): late, ("update", "cut"): late}
+    shown = plots.evidence(off)
+    check_page(shown, plots.evidence(off))
+    assert "12 of 42 numbers are not as in one process" in shown.alt
+    assert "gradient: cut is off in step 1 on ranks 1, 3; step 2 on ranks 0, 1, 2, 3." in shown.alt
+    framed = plots.evidence(off, framed=True)
+    assert "First of all, the gradient of step 1 is not as in one process" in framed.alt and framed.png != shown.png
+    assert "0 of 12 numbers" in plots.evidence({("input", "tokens"): fine}, framed=True).alt
+
+
 @pytest.mark.parametrize(
     ("draw", "says"),
     [
@@ -310,6 +323,8 @@ def test_the_explorer_says_what_fits_what_is_best_and_what_cannot_be():
         (lambda: plots.unequal_steps({"a": [1, 2]}, [1]), r"a: \[1, 2\] rows on 1 ranks"),
         (lambda: plots.unequal_steps({"a": [1]}, [1], {"b": 1}), "measured b of the splits a"),
         (lambda: plots.stage_cut({}, COSTS), "0 cuts: 1 or 2"),
+        (lambda: plots.evidence({}), "0 quantities of steps"),
+        (lambda: plots.evidence({("a", "b"): [[]]}), "1 quantities of steps with"),
         (lambda: plots.stage_cut({"a": Halves([range(2)], [1])}, COSTS), "is no cut of 4 layers"),
         (lambda: plots.stage_cut({"a": Halves([range(4)], [3])}, COSTS), r"a: devices \[3\] for 1 stages"),
     ],

@@ -28,8 +28,8 @@ FILES = {
         "hide_exchange", "dropless_experts",
     ),
     "lab6": (
-        "mesh", "average_over_mesh", "norm_over_mesh", "hybrid_by_hand", "plan_costs", "choose_plan", "shares",
-        "goodput", "capstone",
+        "mesh", "average_over_mesh", "norm_over_mesh", "hybrid_by_hand", "findings", "plan_costs", "choose_plan",
+        "shares", "goodput", "capstone",
     ),
 }  # fmt: skip
 MODULES = [import_module(f"lib.check.{lab}.{file}") for lab, files in FILES.items() for file in files]

@@ -29,6 +29,7 @@ from lib.plots.capacity import capacity_trade
 from lib.plots.chunks import ring
 from lib.plots.components import plan_cost, plan_ranking
 from lib.plots.curves import cost_curves, tp_volume
+from lib.plots.evidence import evidence
 from lib.plots.expert_load import expert_load
 from lib.plots.expert_slots import expert_slots
 from lib.plots.gantt import gantt, gantts, simulated_and_measured

@@ -113,6 +113,9 @@ def names_and_codes(bundle):
 # --- the markers
 
 
+NOT_GRADED = {"lab6.drawn"}  # which jobs of the hunt are wrong, and how: what the graded function is to find
+
+
 def test_every_graded_function_of_a_lab_with_a_notebook_is_marked_once_and_nothing_else_is():
     from lib.check.exercises import FILES, MODULES
 
@@ -122,7 +125,7 @@ def test_every_graded_function_of_a_lab_with_a_notebook_is_marked_once_and_nothi
     graded = {f"{lab}.{name}": lab for name, lab in lab_of.items()}
     found = marks()
     assert [key for key, files in found.items() if len(files) > 1] == []
-    assert set(found) <= set(graded), "a marker names no graded function"
+    assert set(found) - set(graded) == NOT_GRADED, "a marker names no graded function"
     assert sorted({key for key, lab in graded.items() if lab in numbers} - set(found)) == [], "not marked"
 
 

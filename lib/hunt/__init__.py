@@ -1,0 +1,22 @@
+"""The hunt: jobs that run, lose no message, and train wrong. What is wrong is told from what ranks hold, and when.
+
+    seed --> ten jobs: a mesh, a model, rules --> 4 ranks train five steps --> evidence: what each rank held, step by
+                                                  one process trains beside    step, and what it should have held
+
+file          what it is
+------------  -----------------------------------------------------------------------------------------
+rules.py      along which axes a step does what; the eight mistakes, and what a finding says
+training.py   a step on ranks that follows such rules, and notes what it holds
+alone.py      the same steps in one process, cut as the ranks have them
+evidence.py   what a job leaves behind, as plain data: tables, differences, messages
+draw.py       which jobs a seed draws: no release shows it
+detective.py  findings from the evidence alone: no release shows it
+"""
+
+from lib.hunt.detective import findings
+from lib.hunt.evidence import Evidence, alike, example, job
+from lib.hunt.rules import HEALTHY, JOBS, KINDS, MISTAKES, STEPS, Finding
+
+__all__ = [
+    "HEALTHY", "JOBS", "KINDS", "MISTAKES", "STEPS", "Evidence", "Finding", "alike", "example", "findings", "job",
+]  # fmt: skip

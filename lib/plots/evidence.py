@@ -1,0 +1,85 @@
+"""What a job held at each step, beside one process: a box per rank, dark where it held something else.
+
+                 step 0      step 1      step 2
+input: tokens    . . . .     . . . .     . . . .        .  as in one process
+loss: share          . .         . .         . .        #  another number
+gradient: cut    . . . .     . . . .     # # # #        (nothing)  the rank has no such thing
+norm: reported   . . . .     . . . .     # # # #
+"""
+
+from matplotlib.patches import Rectangle
+
+from lib.plots.draw import page
+from lib.plots.style import ALARM, INK, OP_COLOR, finish, rank_color, styled
+
+BOX = 0.8  # of a rank's place
+GAP = 1.0  # between two steps, in places
+
+
+@styled
+def evidence(off, framed=False, title=None, note=""):
+    """A row for each quantity, and in it a box for each step and rank.
+
+    off: {(kind, what): [[is rank 0's another, ...] of step 0, ...]}, None where a rank has no such thing; in the order
+    of a step. framed: show what is off first. note: a sentence to begin the caption with.
+    Raises ValueError for no step, more than 12, or quantities of unequally many steps or ranks.
+    """
+    shapes = {tuple(len(step) for step in steps) for steps in off.values()}
+    if len(shapes) != 1 or not 1 <= len(next(iter(shapes))) <= 12 or not all(next(iter(shapes))):
+        raise ValueError(f"{len(off)} quantities of steps with {sorted(shapes)} ranks: give 1 to 12 steps, as many "
+                         "ranks in each")  # fmt: skip
+    ((N, *others),) = shapes
+    steps, names = 1 + len(others), [": ".join(name) for name in off]
+    figure, axes = page(1.5 + 0.19 * len(off))
+    first = _first(off, steps) if framed else None
+    for row, quantity in enumerate(off.values()):
+        for step, ranks in enumerate(quantity):
+            for rank, is_off in enumerate(ranks):
+                if is_off is not None:
+                    color, x = (ALARM if is_off else OP_COLOR["idle"]), step * (N + GAP) + rank
+                    axes.add_patch(Rectangle((x, row), BOX, BOX, fc=color, ec="none"))
+    if first:
+        step, kind = first
+        rows = [row for row, (k, _) in enumerate(off) if k == kind]
+        corner = (step * (N + GAP) - 0.25, rows[0] - 0.12)
+        axes.add_patch(Rectangle(corner, N + 0.3, len(rows) + 0.04, fill=False, ec=INK, lw=1.8, zorder=5))
+    for step in range(steps):
+        for rank in range(N):
+            axes.text(step * (N + GAP) + rank + BOX / 2, -0.25, str(rank), ha="center", va="bottom", size=8,
+                      color=rank_color(rank), weight="bold")  # fmt: skip
+        axes.text(step * (N + GAP) + N / 2 - 0.1, -1.15, f"step {step}", ha="center", va="bottom", size=10)
+    axes.set(xlim=(-0.4, steps * (N + GAP) - GAP + 0.3), ylim=(len(off) + 0.2, -2.1))
+    axes.set_xticks([])
+    axes.set_yticks([row + BOX / 2 for row in range(len(off))], names)
+    axes.tick_params(length=0, labelsize=9)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    boxes = [is_off for of_steps in off.values() for ranks in of_steps for is_off in ranks if is_off is not None]
+    claim = f"{sum(boxes)} of {len(boxes)} numbers are not as in one process"
+    if first:
+        claim = f"First of all, the {first[1]} of step {first[0]} is not as in one process"
+    return finish(
+        figure,
+        title or claim,
+        f"{note} A box is what a rank held: red where one process has another number. No box: the rank has no such "
+        f"thing.{' Framed: the earliest evidence.' * bool(first)}",
+        f"What {N} ranks held in {steps} steps, beside one process. {claim}. {_in_words(off)}",
+    )
+
+
+def _first(off, steps):
+    """(step, kind) of what is off first, or None."""
+    found = ((step, kind) for step in range(steps) for (kind, _), of_steps in off.items() if any(of_steps[step]))
+    return next(found, None)
+
+
+def _in_words(off):
+    told = []
+    for name, of_steps in off.items():
+        wrong = [
+            f"step {step} on ranks {', '.join(str(rank) for rank, is_off in enumerate(ranks) if is_off)}"
+            for step, ranks in enumerate(of_steps)
+            if any(ranks)
+        ]
+        told += [f"{': '.join(name)} is off in {'; '.join(wrong)}."] if wrong else []
+    return " ".join(told)
