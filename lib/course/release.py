@@ -61,7 +61,7 @@ def release(root: Path, out: Path, labs: list[str], with_reference: list[str] = 
 
 def _student_notebook(root: Path, lab: str):
     try:
-        return build.student_notebook(notebook.read(notebook.solution_path(root, lab)))
+        return build.of_lab(root, lab)
     except CourseError as error:
         raise CourseError(f"solutions/{lab}.ipynb: {error}") from None
 
