@@ -2,6 +2,7 @@
 
     laptop, cluster     something is missing, or not in the range of pyproject.toml    error: `make setup`
     Colab, Kaggle       the same                                                       installed; what is in range stays
+    not Linux           what it does not tell (lib/linux.py)                           said
     GPUs                "2 x Tesla T4: NCCL on 1 or 2 ranks, gloo on the CPU beyond."
 
 The first cell of every lab calls `ready`; where lib is not there at all, it fetches the repository first.
@@ -13,6 +14,8 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+from lib import linux
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 RENTED = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle"}  # what each sets in the environment
@@ -31,7 +34,7 @@ def ready() -> None:
         _install(place, wrong)
     from lib import gpus  # needs torch
 
-    for line in said(gpus.working()):
+    for line in [*said(gpus.working()), *filter(None, [linux.missing()])]:
         print(line)
 
 
