@@ -86,10 +86,9 @@ def held(pid: int) -> int:
 
 def held_with_share(pid: int) -> int:
     """The same, with its part of what it shares: Pss in smaps_rollup. Slow: a walk of its pages."""
-    with contextlib.suppress(OSError):
-        return 1024 * sum(
-            int(line.split()[1]) for line in _read(f"{pid}/smaps_rollup").splitlines() if line[:4] == "Pss:"
-        )
+    with contextlib.suppress(OSError, ValueError):
+        (pss,) = (line for line in _read(f"{pid}/smaps_rollup").splitlines() if line.startswith("Pss:"))
+        return 1024 * int(pss.split()[1])
     return 0
 
 

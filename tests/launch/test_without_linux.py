@@ -42,7 +42,8 @@ def test_the_first_cell_says_what_is_lost():
 
 
 def test_ranks_run_stay_and_are_used_again():
-    source = "runs = [launch.run(total, nproc=2, backend='gloo') for _ in range(2)]\nprint(runs[0] == runs[1], runs[0][0][0])"
+    source = "runs = [launch.run(total, nproc=2, backend='gloo') for _ in range(2)]\n"
+    source += "print(runs[0] == runs[1], runs[0][0][0])"
     assert told(source)[-1] == "True [2.0, 2.0, 2.0]"
 
 
