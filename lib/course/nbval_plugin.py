@@ -16,6 +16,7 @@ import functools
 import json
 import os
 import queue
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -29,6 +30,7 @@ from nbval.plugin import IPyNbCell, coalesce_streams
 PLANTED = "planted: nbval must notice this line\n"
 POLL = 0.5  # seconds between two looks at whether a silent kernel is alive
 REPORT_BYTES = 1_000_000
+COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 
 class KernelDied(Exception):
@@ -114,7 +116,18 @@ def _outcome(item: IPyNbCell, call: pytest.CallInfo) -> tuple[str, str]:
     if isinstance(error, pytest.skip.Exception):
         return "skipped", "skipped by a tag or a comment"
     raised = [output for output in item.test_outputs or [] if output.output_type == "error"]
-    return "failed", f"{raised[-1].ename}: {raised[-1].evalue}" if raised else str(error)
+    return "failed", f"{raised[-1].ename}: {raised[-1].evalue}{_line(raised[-1])}" if raised else str(error)
+
+
+def _line(raised: nbformat.NotebookNode) -> str:
+    """ ", line 3: return x" of the last line of a cell that an error came through; "" where none is named."""
+    text = COLOURS.sub("", "\n".join(raised.traceback))
+    places = [*re.finditer(r"^Cell In ?\[\d+\], line (\d+)", text, re.MULTILINE)]
+    if not places:
+        return ""
+    number = places[-1][1]
+    source = re.search(rf"^(?:-*> ?{number} |    )(.+)$", text[places[-1].end() :], re.MULTILINE)
+    return f", line {number}" + (f": {source[1].strip()}" if source else "")
 
 
 def _new_report_lines(item: IPyNbCell) -> list[dict]:

@@ -192,6 +192,8 @@ def _report(error, path):
         if not file.startswith((LIB + "launch", LIB + "ledger", LIB + "peers.py")) and "site-packages" not in file:
             frames.append((file, line, frame.f_code.co_name, frame))
     user = next((f for f in reversed(frames) if not f[0].startswith((LIB, "<frozen"))), frames[-1] if frames else None)
+    # also inside other things: to read a tensor on a GPU waits behind an op that hangs; and nobody reads a whole one
+    torch.Tensor.__repr__ = torch.nn.Parameter.__repr__ = _form
     text = _text_of(error)
     if isinstance(error, SystemExit):
         text = f"sys.exit({error.code!r})"
@@ -219,7 +221,6 @@ def _values(frame, line):
     """The names that the failing line reads, with their values in a few characters."""
     import dis
 
-    torch.Tensor.__repr__ = _form  # also inside other things: to read a tensor on a GPU waits behind an op that hangs
     names = [
         ins.argval for ins in dis.get_instructions(frame.f_code)
         if ins.positions and ins.positions.lineno == line and isinstance(ins.argval, str)

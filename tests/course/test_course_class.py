@@ -57,7 +57,7 @@ def test_a_class_twice_gives_the_same_bytes_and_the_second_time_nobody_is_graded
         ["student", "points", "max_points", "check_double", "check_total", "check_largest", "look"],
         ["'=bob", "60", "100", "0", "40", "20", ""],
         ["alice", "100", "100", "40", "40", "20", ""],
-        ["dan", "0", "100", "0", "0", "0", ""],
+        ["dan", "0", "100", "", "", "", "unreadable: no notebook in the folder"],
         ["eve", "0", "100", "0", "0", "0", ""],
     ]
     page = (tmp_path / "one" / "feedback" / "=bob.html").read_text()
@@ -70,7 +70,7 @@ def test_a_class_twice_gives_the_same_bytes_and_the_second_time_nobody_is_graded
     told = json.loads((tmp_path / "one" / "points.json").read_text())
     assert [record["result"]["points"] for record in told["students"]] == [60, 100, 0, 0]
     assert told["isolation"].startswith(("sealed", "open"))
-    assert "name one" not in str(told) and "none" in told["students"][2]["result"]["notes"][0]
+    assert "name one" not in str(told) and "no notebook" in told["students"][2]["result"]["notes"][0]
 
 
 def test_an_interrupted_class_goes_on_where_it_stopped(toy_root, tmp_path, unsolved):
