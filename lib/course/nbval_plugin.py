@@ -30,6 +30,7 @@ from nbval.plugin import IPyNbCell, coalesce_streams
 PLANTED = "planted: nbval must notice this line\n"
 POLL = 0.5  # seconds between two looks at whether a silent kernel is alive
 REPORT_BYTES = 1_000_000
+FILE = re.compile(r" \(\w+\.py, line \d+\)$")  # IPython's name of a cell, in a SyntaxError
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -116,18 +117,18 @@ def _outcome(item: IPyNbCell, call: pytest.CallInfo) -> tuple[str, str]:
     if isinstance(error, pytest.skip.Exception):
         return "skipped", "skipped by a tag or a comment"
     raised = [output for output in item.test_outputs or [] if output.output_type == "error"]
-    return "failed", f"{raised[-1].ename}: {raised[-1].evalue}{_line(raised[-1])}" if raised else str(error)
+    return "failed", _told(raised[-1]) if raised else str(error)
 
 
-def _line(raised: nbformat.NotebookNode) -> str:
-    """ ", line 3: return x" of the last line of a cell that an error came through; "" where none is named."""
-    text = COLOURS.sub("", "\n".join(raised.traceback))
-    places = [*re.finditer(r"^Cell In ?\[\d+\], line (\d+)", text, re.MULTILINE)]
+def _told(raised: nbformat.NotebookNode) -> str:
+    """What was raised, and the last line of a cell that it came through: "NameError: name 'y' ..., line 3: return y"."""
+    said, text = f"{raised.ename}: {FILE.sub('', raised.evalue)}", COLOURS.sub("", "\n".join(raised.traceback))
+    places = [*re.finditer(r"^ *Cell In ?\[\d+\], line (\d+)", text, re.MULTILINE)]
     if not places:
-        return ""
+        return said
     number = places[-1][1]
     source = re.search(rf"^(?:-*> ?{number} |    )(.+)$", text[places[-1].end() :], re.MULTILINE)
-    return f", line {number}" + (f": {source[1].strip()}" if source else "")
+    return f"{said}, line {number}" + (f": {source[1].strip()}" if source else "")
 
 
 def _new_report_lines(item: IPyNbCell) -> list[dict]:

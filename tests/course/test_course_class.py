@@ -58,8 +58,9 @@ def test_a_class_twice_gives_the_same_bytes_and_the_second_time_nobody_is_graded
         ["'=bob", "60", "100", "0", "40", "20", ""],
         ["alice", "100", "100", "40", "40", "20", ""],
         ["dan", "0", "100", "", "", "", "unreadable: no notebook in the folder"],
-        ["eve", "0", "100", "0", "0", "0", ""],
+        ["eve", "0", "100", "", "", "", rows[-1][-1]],
     ]
+    assert rows[-1][-1].startswith("unreadable: eve.ipynb is not JSON (")
     page = (tmp_path / "one" / "feedback" / "=bob.html").read_text()
     assert "60 of 100 points" in page and "Usual cause: Try it by hand." in page and "0 of 40" in page
     assert "small: ValueError: &lt;b&gt;no&lt;/b&gt;" in page and "<b>" not in page and "object at ..." in page
