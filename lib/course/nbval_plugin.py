@@ -121,13 +121,13 @@ def _outcome(item: IPyNbCell, call: pytest.CallInfo) -> tuple[str, str]:
 
 
 def _told(raised: nbformat.NotebookNode) -> str:
-    """What was raised, and the last line of a cell that it came through: "NameError: name 'y' ..., line 3: return y"."""
+    """What was raised, and the last line of a cell it came through: "NameError: ..., line 3: return y"."""
     said, text = f"{raised.ename}: {FILE.sub('', raised.evalue)}", COLOURS.sub("", "\n".join(raised.traceback))
     places = [*re.finditer(r"^ *Cell In ?\[\d+\], line (\d+)", text, re.MULTILINE)]
     if not places:
         return said
-    number = places[-1][1]
-    source = re.search(rf"^(?:-*> ?{number} |    )(.+)$", text[places[-1].end() :], re.MULTILINE)
+    number, below = places[-1][1], text[places[-1].end() :]
+    source = re.search(rf"^-*> ?{number} (.+)$", below, re.MULTILINE) or re.match(r"\n    (\S.*)", below)
     return f"{said}, line {number}" + (f": {source[1].strip()}" if source else "")
 
 
