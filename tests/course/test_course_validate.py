@@ -71,9 +71,11 @@ def test_a_lab_that_was_edited_or_not_rebuilt_is_stale(course):
 def test_a_solution_that_nbval_fails_is_named(course):
     path = notebook.solution_path(course, LAB)
     spoil(path, "check-total", lambda cell: cell.outputs[0].update(text="other text\n"))
-    spoil(path, "largest", lambda cell: cell.update(source=cell.source + "\nraise ValueError('odd')"))
+    raises = "raise ValueError('odd')"
+    spoil(path, "largest", lambda cell: cell.update(source=f"{cell.source}\n{raises}"))
     assert validate.solved(course, LAB, 60) == (
-        ["cell 'check-total': Cell outputs differ", "cell 'largest': ValueError: odd, line 18: raise ValueError('odd')"], []
+        ["cell 'check-total': Cell outputs differ", f"cell 'largest': ValueError: odd, line 18: {raises}"],
+        [],
     )  # fmt: skip
 
 
