@@ -1,9 +1,9 @@
 # One command each: `make help`. Set-up runs by itself, and again when pyproject.toml changed.
 #
-#   TORCH=2.13.0          the torch release asked for (2.11 to 2.13 work)
+#   TORCH=2.13.0          the torch release asked for (2.10 to 2.15 work)
 #   TORCH_INDEX=URL       another wheel index for torch, such as the CPU-only one
 #   EXTRAS=deepspeed      with `setup`: what is installed besides; Lab 4 then runs DeepSpeed, else shows stored results
-#   LAB=0                 which lab `lab`, `grade`, `validate`, `notebooks` are about (lab and grade: 0; the others: all)
+#   LAB=0                 (or lab0) which lab `lab`, `grade`, `validate`, `notebooks` are about (lab and grade: 0; the others: all)
 #   NOTEBOOK=path         the notebook that `grade` grades (default: the one in labs/)
 #   JSON=path             where `grade` also writes its points as JSON
 
@@ -23,6 +23,8 @@ EXTRAS ?= nbgrader,browser
 endif
 BIN := $(ENV)/bin
 PY := $(BIN)/python
+# pip shows what it fetches where somebody looks on.
+PIP := $(PY) -m pip install $(shell test -t 2 || echo --quiet) --disable-pip-version-check
 STAMP := $(ENV)/.labs-ready-$(subst /,-,$(CURDIR))$(EXTRAS:%=-%)
 COMMA := ,
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -42,17 +44,19 @@ help: ## this list
 setup: $(STAMP) ## install everything (runs by itself before the others)
 
 $(STAMP): pyproject.toml
-	@test -x $(PY) || { echo "making $(ENV)"; $(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 13), \
-		f"this course needs Python 3.11 or 3.12, and {sys.executable} is {sys.version.split()[0]}: make PYTHON=python3.12 ..."' \
+	@test -x $(PY) || { echo "making $(ENV)"; $(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 15), \
+		f"this course needs Python 3.11 to 3.14, and {sys.executable} is {sys.version.split()[0]}: make PYTHON=python3.12 ..."' \
 		&& $(PYTHON) -m venv $(ENV); }
-	$(PY) -m pip install --quiet --disable-pip-version-check torch==$(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev$(EXTRAS:%=$(COMMA)%)]"
+	@echo "PyTorch $(TORCH) and the rest go into $(ENV): about 1.5 GB with a PyTorch for the CPU, 7 GB with CUDA. For the"
+	@echo "CPU alone give TORCH_INDEX=URL; pytorch.org, 'Get started', Compute Platform CPU, shows the URL after --index-url."
+	@begin=$$(date +%s); $(PIP) torch==$(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) && $(PIP) -e ".[dev$(EXTRAS:%=$(COMMA)%)]" && \
+		echo "$(ENV) is ready: $$(du -sh $(ENV) | cut -f1), $$(($$(date +%s) - begin)) s"
 	@touch $@
 
 lab: setup ## open JupyterLab on a lab: make lab LAB=3
-	@notebook=$$(ls labs/lab$(or $(LAB),0)_*.ipynb 2>/dev/null); \
+	@notebook=$$(ls labs/lab$(patsubst lab%,%,$(or $(LAB),0))*.ipynb 2>/dev/null); \
 	test -n "$$notebook" || { echo "there is no Lab $(LAB); there are: $$(ls labs/*.ipynb | tr '\n' ' ')"; exit 1; }; \
-	$(BIN)/jupyter lab $(ROOT_FLAG) "$$notebook"
+	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.root_dir=. --LabApp.default_url="/lab/tree/$$notebook"
 
 demo: setup ## 4 ranks train a GPT for about a minute; results in results/demo
 	$(PY) -m lib.demo $(DEMO_OPTIONS)

@@ -23,25 +23,30 @@ SECONDS = 120  # for torch to be imported, and a context to be opened on each GP
 TRIAL = """
 import json, torch
 for index in range(torch.cuda.device_count()):
-    name, wrong = f"GPU {index}", ""
+    name, wrong, bfloat16 = f"GPU {index}", "", True
     try:
         name = torch.cuda.get_device_name(index)
+        bfloat16 = torch.cuda.get_device_capability(index) >= (8, 0)
         ones = torch.ones(64, 64, device=f"cuda:{index}")
         total = (ones @ ones).sum().item()
         if total != 64.0**3:
             wrong = f"a product came out as {total}"
     except Exception as error:
         wrong = (str(error).splitlines() or [type(error).__name__])[0]
-    print(json.dumps([name, wrong]), flush=True)
+    print(json.dumps([name, wrong, bfloat16]), flush=True)
 """
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """names: of the GPUs that work, from GPU 0 on. why: what is wrong with the next one, or with all; "" if nothing."""
+    """names: of the GPUs that work, from GPU 0 on. why: what is wrong with the next one, or with all; "" if nothing.
+
+    bfloat16: each of them has units for it (compute capability 8.0 and above: A100, and not T4 or V100).
+    """
 
     names: tuple[str, ...] = ()
     why: str = ""
+    bfloat16: bool = True
 
     def __str__(self):
         kinds = [f"{self.names.count(name)} x {name}" for name in dict.fromkeys(self.names)]
@@ -60,22 +65,23 @@ def working() -> Gpus:
 
 
 def tried(command: list[str], counted: int, seconds: float = SECONDS) -> Gpus:
-    """What `command` says of `counted` GPUs: it prints a line [name, what is wrong] for each, in order."""
+    """What `command` says of `counted` GPUs: a line [name, what is wrong, has it bfloat16] for each, in order."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
         printed, end = done.stdout, _end(done.returncode)
     except subprocess.TimeoutExpired as late:
         printed, end = (late.stdout or b"").decode(), f"did not answer within {seconds:g} s"
-    names = []
+    names, bfloat16 = [], True
     for line in printed.splitlines():
-        name, wrong = json.loads(line)
+        name, wrong, has_it = json.loads(line)
         if wrong:
             hide = "" if counted == 1 else ". CUDA_VISIBLE_DEVICES chooses others"
-            return Gpus(tuple(names), f"GPU {len(names)} ({name}) does not work: {wrong}{hide}")
+            return Gpus(tuple(names), f"GPU {len(names)} ({name}) does not work: {wrong}{hide}", bfloat16)
         names.append(name)
+        bfloat16 = bfloat16 and has_it
     if len(names) < counted:
-        return Gpus(tuple(names), f"GPU {len(names)} does not work: a trial process {end}")
-    return Gpus(tuple(names))
+        return Gpus(tuple(names), f"GPU {len(names)} does not work: a trial process {end}", bfloat16)
+    return Gpus(tuple(names), bfloat16=bfloat16)
 
 
 def _end(code):

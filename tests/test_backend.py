@@ -46,7 +46,8 @@ def test_more_ranks_than_the_gpus_carry_is_an_error_that_says_so(backend, nproc,
         choose(backend, nproc, gpus)
 
 
-OK, OLD = ["H100", ""], ["H100", "The NVIDIA driver on your system is too old"]
+OK, OLD = ["H100", "", True], ["H100", "The NVIDIA driver on your system is too old", True]
+T4 = ["T4", "", False]
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,12 @@ def test_a_gpu_counts_if_it_computes(lines, end, names, says):
     prints = f"print({chr(10).join(map(json.dumps, lines))!r}, flush=True)" if lines else "pass"
     found = gpus.tried([sys.executable, "-c", prints + end], 2, seconds=1.5)
     assert found.names == names and found.why.startswith(says) and bool(found.why) == bool(says)
+
+
+def test_gpus_without_units_for_bfloat16_are_told():
+    for lines, has_it in (([OK, OK], True), ([T4, T4], False), ([OK, T4], False)):
+        prints = f"print({chr(10).join(map(json.dumps, lines))!r})"
+        assert gpus.tried([sys.executable, "-c", prints], 2).bfloat16 is has_it
 
 
 def test_the_trial_runs_here_and_finds_what_there_is():

@@ -11,12 +11,14 @@ SHARED = {"model", "text", "buckets", "precision", "recompute", "clip", "checkpo
 PARALLEL = {"data_parallel", "pipeline", "tensor_parallel", "zero", "moe"}
 BELOW_PARALLEL = COLLECTIVES | SHARED
 MAY_IMPORT = {
+    "linux": set(),
     "gpus": set(),
+    "here": {"gpus", "linux"},
     "peers": set(),
     "cycle": set(),
     "backend": {"gpus", "peers"},
     "ledger": {"backend", "cycle"},
-    "launch": {"backend", "ledger", "peers"},
+    "launch": {"backend", "ledger", "linux", "peers"},
     "collectives": LEDGER,
     "measure": {"launch"},
     "mfu": {"backend"},
@@ -34,7 +36,7 @@ MAY_IMPORT = {
     "cost": {"collectives", "pipeline"},
     "plots": {"cost", "cycle", "pipeline"},
     "explore": {"plots", "cost", "collectives", "pipeline"},
-    "course": {"check", "plots"},  # validate compares fingerprints with their sources; the rooms are a figure
+    "course": {"check", "linux", "plots"},  # validate compares fingerprints with their sources; the rooms are a figure
     "beside": BELOW_PARALLEL | PARALLEL | {"launch", "cost"},
     "demo": BELOW_PARALLEL | PARALLEL | {"launch", "plots"},
     "check": None,  # everything

@@ -9,6 +9,9 @@
 A check's cell gets the tag `raises-exception`: Run All goes on past an exercise that is not written yet. A solution
 must not have it, for nbval takes it to mean that an error is fine.
 
+The first cell fetches the course where lib is not, from the address in pyproject.toml (`project.urls.Repository`); with
+one, the title gets a button for Colab and one for Kaggle.
+
 A pure function of its input: building twice gives the same bytes. A marker that is misspelt, nested, unbalanced or in
 a cell of another kind stops the build, for it would hand out the solution.
 """
@@ -16,6 +19,7 @@ a cell of another kind stops the build, for it would hand out the solution.
 import ast
 import copy
 import re
+import tomllib
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -26,16 +30,49 @@ from .notebook import CourseError
 SOLUTION, HIDDEN = "SOLUTION", "HIDDEN TESTS"
 WHERE = {SOLUTION: "answer", HIDDEN: "check"}  # the role of the cells in which each marker may stand
 MARKER = re.compile(r"(?P<indent>\s*)### (?P<edge>BEGIN|END) (?P<what>SOLUTION|HIDDEN TESTS)\s*")
+NO_ADDRESS = 'ADDRESS = ""'  # in the cell that fetches the course
+GITHUB = "https://github.com/"
 LIKE_A_MARKER = re.compile(r"#.*\b(BEGIN|END)\W*(SOLUTION|HIDDEN)|###\s*(SOLUTION|HIDDEN)", re.IGNORECASE)
 
 
 def build(root: Path, lab: str) -> bool:
     """Generate labs/`lab`.ipynb from solutions/`lab`.ipynb; returns whether the file changed. Raises CourseError."""
-    path = notebook.solution_path(root, lab)
     try:
-        return notebook.write(student_notebook(notebook.read(path)), notebook.lab_path(root, lab))
+        return notebook.write(of_lab(root, lab), notebook.lab_path(root, lab))
     except CourseError as error:
-        raise CourseError(f"{path.name}: {error}") from None
+        raise CourseError(f"{lab}.ipynb: {error}") from None
+
+
+def of_lab(root: Path, lab: str) -> NotebookNode:
+    """labs/`lab`.ipynb, as solutions/ and pyproject.toml make it. Raises CourseError."""
+    student = student_notebook(notebook.read(notebook.solution_path(root, lab)))
+    return from_address(student, lab, address(root))
+
+
+def address(root: Path) -> str:
+    """The repository's address, "" while pyproject.toml has none. Raises CourseError for another kind of address."""
+    project = root / "pyproject.toml"
+    known = tomllib.loads(project.read_text(encoding="utf-8"))["project"] if project.exists() else {}
+    found = known.get("urls", {}).get("Repository", "")
+    if found and not re.fullmatch(r"https://[\w.-]+(/[\w.-]+)+", found):
+        raise CourseError(f"pyproject.toml: project.urls.Repository is {found!r}: write https://HOST/OWNER/NAME")
+    return found.removesuffix(".git")
+
+
+def from_address(lab: NotebookNode, name: str, address: str) -> NotebookNode:
+    """The student's notebook labs/`name`.ipynb, which fetches the course from `address`; `lab` itself is changed.
+
+    On GitHub, its title gets the links that open it on Colab and on Kaggle.
+    """
+    for cell in lab.cells:
+        if cell.cell_type == "code" and NO_ADDRESS in cell.source:
+            cell.source = cell.source.replace(NO_ADDRESS, f'ADDRESS = "{address}"')
+    if address.startswith(GITHUB):
+        file = f"{address}/blob/main/labs/{name}.ipynb"
+        colab = f"https://colab.research.google.com/github/{file.removeprefix(GITHUB)}"
+        kaggle = f"https://kaggle.com/kernels/welcome?src={file}"
+        lab.cells[0].source += f"\n\n[Open in Colab]({colab}) · [Open in Kaggle]({kaggle})"
+    return lab
 
 
 def student_notebook(solution: NotebookNode) -> NotebookNode:

@@ -56,7 +56,8 @@ def write_all(records: list[dict], out: Path, says: str) -> None:
 
 
 def points_csv(records: list[dict]) -> str:
-    """One row per student; of one that could not be graded, the points stay empty and the last column says why."""
+    """One row per student. Of a notebook that cannot be read, the exercises stay empty, and the last column says why;
+    of one that could not be graded, the points too."""
     graded = [record["result"] for record in records if record["result"]]
     exercises = [row["id"] for row in graded[0]["exercises"]] if graded else []
     table = io.StringIO()
@@ -66,8 +67,10 @@ def points_csv(records: list[dict]) -> str:
         name, result = _cell(record["student"]), record["result"]
         if result:
             points = [f"{row['points']:g}" for row in result["exercises"]]
-            looks = "; ".join(note.removeprefix(LOOK) for note in result["notes"] if note.startswith(LOOK))
-            to.writerow([name, f"{result['points']:g}", result["max_points"], *points, _cell(looks)])
+            looks = [note.removeprefix(LOOK) for note in result["notes"] if note.startswith(LOOK)]
+            if "unreadable" in result:
+                points, looks = [""] * len(points), [f"unreadable: {result['unreadable']}"]
+            to.writerow([name, f"{result['points']:g}", result["max_points"], *points, _cell("; ".join(looks))])
         else:
             to.writerow([name, "", "", *[""] * len(exercises), _cell(f"not graded: {record['trouble']}")])
     return table.getvalue()

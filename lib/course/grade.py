@@ -25,6 +25,7 @@ from .notebook import CourseError, Exercise
 
 NOT_WRITTEN = "not written yet"  # the message of a check whose exercise still raises NotImplementedError
 CELL_TIMEOUT, TOTAL_TIMEOUT = 180.0, 1800.0  # seconds
+DIFFER = "Cell outputs differ"  # what nbval says of a check that printed something else than all points
 LOOK = "look by hand: "  # how a note begins that is meant for the instructor
 BY_CHANCE = re.compile(r"0x[0-9a-fA-F]{4,}|(?<=ipykernel_)\d+/\d+|(?<=lab-run-)\w+|(?<=lab-grade-)\w+")
 
@@ -46,7 +47,8 @@ def grade_notebook(
     Returns {"lab", "points", "max_points", "exercises": [{"id", "points", "max_points", "bonus", "status",
     "message", "hint"}], "notes": [str]}. A bonus exercise adds to "points" and not to "max_points". Statuses: "passed",
     "failed", "not written yet", "error", "timeout", "kernel died", "missing".
-    A notebook that cannot be read earns 0 points; CourseError is raised only if the grader itself cannot work.
+    A notebook that cannot be read earns 0 points, and "unreadable" says why; CourseError is raised only if the
+    grader itself cannot work.
     """
     (lab,) = notebook.labs(root, [lab])
     canonical = notebook.read(notebook.solution_path(root, lab))
@@ -69,7 +71,7 @@ def nothing(lab: str, root: Path, trouble: str) -> dict:
     (lab,) = notebook.labs(root, [lab])
     exercises = notebook.exercises(notebook.read(notebook.solution_path(root, lab)))
     rows = {exercise.id: _row(exercise, 0, "missing", "the notebook cannot be read") for exercise in exercises}
-    return _result(lab, exercises, rows, [plain(trouble)])
+    return {**_result(lab, exercises, rows, [plain(trouble)]), "unreadable": plain(trouble)}
 
 
 def _run_until_done(
@@ -133,7 +135,7 @@ def _judge(exercise: Exercise, run: nbval_run.Run, merged: merge.Merged, stuck: 
         return _row(exercise, points, NOT_WRITTEN, NOT_WRITTEN)
     if report and not raised:
         return _row(exercise, points, "failed", (claims or ["its check named no claim"])[0], hint)
-    raised += [check.message] if check and check.message else []
+    raised += [check.message] if check and check.message and check.message != DIFFER else []
     return _row(exercise, points, "error", (raised or ["its check left no report"])[0])
 
 
@@ -144,7 +146,7 @@ def _verdicts(cell: Cell | None) -> list[dict]:
 def _contradicts_itself(exercise: Exercise, check: Cell | None) -> bool:
     """All points reported, yet the cell raised, hung or died. A check does that before it reports, or with fewer."""
     given = [_number(line.get("points")) >= exercise.points for line in _verdicts(check)[-1:]]
-    return given == [True] and not (check.outcome == "passed" or check.message == "Cell outputs differ")
+    return given == [True] and not (check.outcome == "passed" or check.message == DIFFER)
 
 
 def _odd(exercises: list[Exercise], run: nbval_run.Run) -> list[str]:

@@ -21,18 +21,17 @@ import shutil
 import signal
 import sys
 import time
-from pathlib import Path
 
+from lib import linux
 from lib.course import seal
 
 FIRST_USER = 1_000_000_000  # root becomes user FIRST_USER + pid, whom nobody else is and who owns nothing
 BROKEN = 70  # exit code: the keeper itself could not do its work
-LINUX = sys.platform == "linux"
 
 
 def main(task: dict) -> int:
     """Run task["command"]; returns its exit code, 128 + n if signal n ended it. Keys of task: see isolate.wrap."""
-    if LINUX:
+    if linux.IS_HERE:
         seal.call("prctl", seal.SUBREAPER, 1, 0, 0, 0)
         seal.call("prctl", seal.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     user = FIRST_USER + os.getpid() if task["drop"] else None
@@ -79,8 +78,8 @@ def _tend(task: dict, user: int | None) -> int:
             if time.monotonic() - looked > 0.2:
                 looked = time.monotonic()
                 ours, most = _descendants(os.getpid()), task["limits"]["total"]
-                if sum(map(_at_most, ours)) > most:
-                    held = {pid: _held(pid) for pid in ours}
+                if sum(map(linux.held, ours)) > most:
+                    held = {pid: linux.held_with_share(pid) for pid in ours}
                     if sum(held.values()) > most:
                         _kill(max(held, key=held.get))
     finally:
@@ -114,7 +113,7 @@ def _confine(limits: dict, user: int | None) -> None:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    if LINUX:
+    if linux.IS_HERE:
         seal.call("prctl", seal.NO_NEW_PRIVILEGES, 1, 0, 0, 0)
         seal.call("prctl", seal.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     for what, key in (("CPU", "seconds"), ("DATA", "memory"), ("NPROC", "processes"), ("FSIZE", "files"), ("CORE", "")):
@@ -126,36 +125,11 @@ def _confine(limits: dict, user: int | None) -> None:
 
 
 def _descendants(root: int) -> list[int]:
-    """The processes below `root`; where there is no /proc, none is known."""
-    parents = {}
-    for name in os.listdir("/proc") if LINUX else ():
-        if name.isdigit():
-            try:
-                parents[int(name)] = int(Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue  # gone meanwhile
-    below, new = set(), {root}
+    """The processes below `root`; where the system does not say, none is known."""
+    parents, below, new = linux.parents(), set(), {root}
     while new := {pid for pid, parent in parents.items() if parent in new} - below:
         below |= new
     return sorted(below)
-
-
-def _at_most(pid: int) -> int:
-    """Bytes of memory that this process holds, without files'. Quick; what forks share is counted for each."""
-    try:
-        pages = Path(f"/proc/{pid}/statm").read_text().split()
-    except OSError:
-        return 0
-    return (int(pages[1]) - int(pages[2])) * resource.getpagesize()
-
-
-def _held(pid: int) -> int:
-    """Bytes of memory that this process holds, its part of what is shared included. Slow: a walk of its pages."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return 1024 * int(next((line.split()[1] for line in lines if line.startswith("Pss:")), 0))
 
 
 if __name__ == "__main__":

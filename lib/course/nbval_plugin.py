@@ -16,6 +16,7 @@ import functools
 import json
 import os
 import queue
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -29,6 +30,8 @@ from nbval.plugin import IPyNbCell, coalesce_streams
 PLANTED = "planted: nbval must notice this line\n"
 POLL = 0.5  # seconds between two looks at whether a silent kernel is alive
 REPORT_BYTES = 1_000_000
+FILE = re.compile(r" \(\w+\.py, line \d+\)$")  # IPython's name of a cell, in a SyntaxError
+COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 
 class KernelDied(Exception):
@@ -114,7 +117,18 @@ def _outcome(item: IPyNbCell, call: pytest.CallInfo) -> tuple[str, str]:
     if isinstance(error, pytest.skip.Exception):
         return "skipped", "skipped by a tag or a comment"
     raised = [output for output in item.test_outputs or [] if output.output_type == "error"]
-    return "failed", f"{raised[-1].ename}: {raised[-1].evalue}" if raised else str(error)
+    return "failed", _told(raised[-1]) if raised else str(error)
+
+
+def _told(raised: nbformat.NotebookNode) -> str:
+    """What was raised, and the last line of a cell it came through: "NameError: ..., line 3: return y"."""
+    said, text = f"{raised.ename}: {FILE.sub('', raised.evalue)}", COLOURS.sub("", "\n".join(raised.traceback))
+    places = [*re.finditer(r"^ *Cell In ?\[\d+\], line (\d+)", text, re.MULTILINE)]
+    if not places:
+        return said
+    number, below = places[-1][1], text[places[-1].end() :]
+    source = re.search(rf"^-*> ?{number} (.+)$", below, re.MULTILINE) or re.match(r"\n    (\S.*)", below)
+    return f"{said}, line {number}" + (f": {source[1].strip()}" if source else "")
 
 
 def _new_report_lines(item: IPyNbCell) -> list[dict]:

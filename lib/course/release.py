@@ -5,7 +5,7 @@
                labs ask for is left out (withhold.py) and comes as bytecode, lib/_reference.zip, so that later labs and
                lib itself work; of a lab that is over it stays as source
     tests/     those of the tools, and the quick test; none that holds an answer
-    and        README.md, Makefile, environment.yml, pyproject.toml, LICENSE
+    and        README.md, AGENTS.md (for assistants: be a tutor), Makefile, environment.yml, pyproject.toml, LICENSE
 
 Bytecode is no secret, it only has to be taken apart first. The same sources give the same bytes.
 """
@@ -61,7 +61,7 @@ def release(root: Path, out: Path, labs: list[str], with_reference: list[str] = 
 
 def _student_notebook(root: Path, lab: str):
     try:
-        return build.student_notebook(notebook.read(notebook.solution_path(root, lab)))
+        return build.of_lab(root, lab)
     except CourseError as error:
         raise CourseError(f"solutions/{lab}.ipynb: {error}") from None
 
@@ -114,7 +114,7 @@ def _own_files(root: Path, labs: list[str], versions: list[str]) -> dict[str, by
     listed = "\n".join(f"- `labs/{lab}.ipynb`" for lab in labs)
     blanks = {"@TORCH@": torch, "@LABS@": listed, "@PYTHON@": " or ".join(versions)}
     blanks |= {"@FIRST@": labs[0].split("_")[0].removeprefix("lab"), "@PYTHONS@": ", ".join(versions)}
-    texts = {name: (BUNDLE / name).read_text(encoding="utf-8") for name in ("README.md", "Makefile")}
+    texts = {name: (BUNDLE / name).read_text(encoding="utf-8") for name in ("README.md", "AGENTS.md", "Makefile")}
     for blank, value in blanks.items():
         texts = {name: text.replace(blank, value) for name, text in texts.items()}
     low, high = versions[0], f"{versions[-1].split('.')[0]}.{int(versions[-1].split('.')[1]) + 1}"

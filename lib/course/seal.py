@@ -16,6 +16,8 @@ import socket
 import struct
 from pathlib import Path
 
+from lib import linux
+
 NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000  # clone flags
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 NOSUID, NODEV = 2, 4
@@ -34,6 +36,8 @@ def call(name: str, *args) -> None:
 
 def unshare() -> None:
     """Into namespaces of our own. An ordinary user makes a user namespace first: there we are who we were, alone."""
+    if not linux.IS_HERE:
+        raise OSError("only Linux has namespaces")
     ids = {"uid_map": os.geteuid(), "gid_map": os.getegid()}
     call("unshare", NEWNS | NEWIPC | NEWPID | NEWNET | (NEWUSER if os.geteuid() else 0))
     if os.geteuid() != 0:

@@ -67,7 +67,11 @@ def _in_folder(folder: Path, lab: str) -> Submission:
     if len(named) == 1:
         return Submission(folder.name, named[0])
     which = ", ".join(str(path.relative_to(folder)) for path in named)
-    return Submission(folder.name, None, f"{len(named)} notebooks ({which}); name one {lab}.ipynb" if named else "none")
+    return Submission(
+        folder.name,
+        None,
+        f"{len(named)} notebooks ({which}); name one {lab}.ipynb" if named else "no notebook in the folder",
+    )
 
 
 def version(terms: Terms) -> str:

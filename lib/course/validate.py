@@ -68,7 +68,7 @@ def strangers(root: Path) -> list[str]:
 def stale(root: Path, lab: str) -> list[str]:
     """Why labs/`lab`.ipynb is not what solutions/ generates; [] if it is."""
     try:
-        want = notebook.to_bytes(build.student_notebook(notebook.read(notebook.solution_path(root, lab))))
+        want = notebook.to_bytes(build.of_lab(root, lab))
     except CourseError as error:
         return str(error).splitlines()
     path = notebook.lab_path(root, lab)

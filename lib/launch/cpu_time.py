@@ -7,15 +7,15 @@
                 |== scheduled ==|                             |========== scheduled ============|
 
 A rank that a busy machine lets wait is neither idle nor slow. Linux counts the waiting for each thread, in nanoseconds
-(schedstat in /proc), and says whether it waits for a disk, as for a page of torch that was dropped from memory (state D
-in stat). Elsewhere no rank is ever called idle, and all the time is scheduled time.
+(lib/linux.py), and says whether it waits for a disk, as for a page of torch that was dropped from memory (state D).
+Elsewhere no rank is ever called idle, and all the time is scheduled time.
 """
 
-import contextlib
 import os
 import time
 from collections.abc import Collection
-from typing import NamedTuple
+
+from lib import linux
 
 EVERY = 0.2  # seconds between two looks
 ABSENT = 0.5  # seconds between two looks after which it is the machine that stood still, and not the ranks
@@ -40,7 +40,7 @@ class CpuTime:
         span = now() - self.looked
         if span < EVERY:
             return 0.0
-        seen = {rank: _threads(pid) for rank, pid in pids.items()}
+        seen = {rank: linux.threads(pid) for rank, pid in pids.items()}
         before, self.seen, self.looked = self.seen, seen, self.looked + span
         if any(thread.state == "D" for threads in seen.values() for thread in threads.values()):
             self.reset()
@@ -76,7 +76,7 @@ class CpuTime:
 
     def idle(self, seconds: float) -> bool:
         """Were all ranks idle for so long? (gloo's own thread takes 1 %.)"""
-        return os.path.exists("/proc/self/schedstat") and bool(self.seen) and now() - self.since > seconds
+        return linux.counts_waiting() and bool(self.seen) and now() - self.since > seconds
 
 
 def kept(span: float, ran: float, waited: float, processors: int) -> float:
@@ -91,40 +91,10 @@ def kept(span: float, ran: float, waited: float, processors: int) -> float:
 
 def awake(pids: Collection[int], seconds: float) -> bool:
     """Looked at for so long, does one of these processes run, wait for a processor or for a disk?"""
-    before = [_threads(pid) for pid in pids]
+    before = [linux.threads(pid) for pid in pids]
     time.sleep(seconds)
-    for then, at in zip(before, map(_threads, pids), strict=True):
+    for then, at in zip(before, map(linux.threads, pids), strict=True):
         wanted = sum(at[t].ran + at[t].waited - then[t].ran - then[t].waited for t in at.keys() & then.keys())
         if wanted > 0.1 * seconds or any(thread.state in "RD" for thread in at.values()):
             return True
     return False
-
-
-def state(pid: int) -> str:
-    """Of a process: "R" runs or is ready, "S" sleeps, "D" waits for a disk, "T" is stopped, "" cannot be known."""
-    with contextlib.suppress(OSError):
-        return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
-    return ""
-
-
-class _Thread(NamedTuple):
-    ran: float  # seconds on a processor
-    waited: float  # seconds ready and waiting for one
-    state: str  # "R": runs or is ready, "D": waits for a disk, "S": sleeps
-
-
-def _threads(pid):
-    """{number: _Thread} of a process; {} where there is no /proc."""
-    found = {}
-    with contextlib.suppress(OSError):
-        for number in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):  # it has ended
-                ran, waited, _ = map(int, _read(f"/proc/{pid}/task/{number}/schedstat").split())
-                state = _read(f"/proc/{pid}/task/{number}/stat").rpartition(")")[2].split()[0]
-                found[number] = _Thread(ran / 1e9, waited / 1e9, state)
-    return found
-
-
-def _read(path):
-    with open(path) as file:
-        return file.read()

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 
-from lib import backend, peers
+from lib import backend, linux, peers
 from lib.launch import groups
 from lib.launch.server import LATER
 from lib.launch.stacks import LIB
@@ -134,7 +134,7 @@ class Before:
             return "a hook on all modules"
         if torch._C._len_torch_dispatch_stack() or torch._C._autograd._top_saved_tensors_default_hooks(True):
             return "a mode of torch"
-        if _has_children():
+        if linux.has_children():
             return "a process that it has started"
         if [os.fstat(number).st_ino for number in (1, 2)] != self.files:
             return "another file for what is printed"
@@ -242,17 +242,6 @@ def _count_meshes():
 
     device_mesh.DeviceMesh.__init__ = init
     return made
-
-
-def _has_children():
-    """Has this process started another one that runs, or that it has not waited for?"""
-    if sys.platform != "linux":
-        return False
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
 
 
 def _restore_logging(level, handlers):

@@ -16,17 +16,15 @@ import glob
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 
+from lib import linux
 from lib.backend import Choice
 from lib.launch import leftovers, worker
 from lib.launch import server as servers
 from lib.launch.agent import Agent, signal_to
-from lib.launch.cpu_time import state
 from lib.launch.server import Server
 
 IDLE = 1800.0  # seconds that a set may rest
@@ -87,7 +85,7 @@ class Ranks:
 
     def sleep(self) -> None:
         """Stop those that rest, so that gloo's threads do not wake either."""
-        if sys.platform == "linux" and self.choice.name == "gloo" and self.is_as_new(0):
+        if linux.IS_HERE and self.choice.name == "gloo" and self.is_as_new(0):
             signal_to(self.agent.pids(), signal.SIGSTOP)
 
     def _tell(self, word):
@@ -125,7 +123,7 @@ class Ranks:
         if self.agent.has_ended or not all(map(self.agent.alive, range(self.nproc))):
             return False
         # A rank whose server was killed has ended, too, but in some containers nobody takes notice.
-        return all(state(pid) != "Z" for pid in self.agent.pids())
+        return all(linux.state(pid) != "Z" for pid in self.agent.pids())
 
     def left(self) -> str:
         """What the last run left, in words."""
@@ -242,9 +240,9 @@ def _make_room(choice, nproc):
     resting = [ranks for ranks in _sets if not ranks.busy]
     if choice.ranks_per_gpu:
         _end(ranks for ranks in resting if ranks.choice.ranks_per_gpu)
-    measured = [_held(pid) for ranks in resting for pid in ranks.agent.pids()]
+    measured = [linux.held(pid) for ranks in resting for pid in ranks.agent.pids()]
     needed = nproc * max([PER_RANK, *measured])
-    while resting and needed > SHARE * _free():
+    while resting and needed > SHARE * linux.free():
         resting.pop(0).end()
 
 
@@ -341,25 +339,6 @@ def _changed(path):
         return os.stat(path).st_mtime_ns
     except OSError:
         return -1
-
-
-def _held(pid):
-    """Bytes of memory that a process has for itself, as far as the system tells."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/statm") as file:
-        _, resident, shared, *_ = map(int, file.read().split())
-        return (resident - shared) * os.sysconf("SC_PAGESIZE")
-    return 0
-
-
-def _free():
-    """Bytes of memory that are free, for this machine and for the control group of this process."""
-    free = float("inf")
-    with contextlib.suppress(OSError, StopIteration), open("/proc/meminfo") as file:
-        free = 1024 * int(next(line.split()[1] for line in file if line.startswith("MemAvailable:")))
-    with contextlib.suppress(OSError, ValueError):
-        most, held = (int(Path(f"/sys/fs/cgroup/memory.{which}").read_text()) for which in ("max", "current"))
-        free = min(free, most - held)
-    return free
 
 
 def _forget():

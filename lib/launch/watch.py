@@ -23,8 +23,9 @@ machine keeps from the ranks (cpu_time.py) counts up to 5 minutes.
 import time
 from dataclasses import dataclass, field
 
+from lib import linux
 from lib.launch import stacks
-from lib.launch.cpu_time import CpuTime, awake, now, state
+from lib.launch.cpu_time import CpuTime, awake, now
 from lib.ledger.book import EXITED, RAISED, RETURNED, RUNNING, Head
 from lib.ledger.read import Books, Ledger
 from lib.ledger.verdict import find_waits, is_deadlock
@@ -183,4 +184,4 @@ def _doing(pid, frames):
     """What a rank that waits for no other rank does, and where."""
     line = stacks.user_line(frames)
     words = {"T": "is stopped by a signal", "S": "sleeps, in no communication that the ledger knows"}
-    return words.get(state(pid), "computes and waits for nobody") + (f": {line}" if line else "")
+    return words.get(linux.state(pid), "computes and waits for nobody") + (f": {line}" if line else "")

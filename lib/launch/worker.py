@@ -16,12 +16,10 @@ import fcntl
 import gc
 import io
 import json
-import multiprocessing
 import os
 import signal
 import struct
 import sys
-import threading
 import time
 import traceback
 
@@ -29,7 +27,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from lib import backend, ledger, peers
+from lib import backend, ledger, linux, peers
 from lib.launch import groups
 from lib.launch.leftovers import Before, listen
 from lib.launch.stacks import LIB
@@ -151,19 +149,7 @@ def _die_with_the_parent():
     alive = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
     if alive is not None:  # while a rank holds this pipe, the forkserver does not notice that the kernel is gone
         os.close(alive)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: with the forkserver we die
-        if not multiprocessing.parent_process().is_alive():  # it went before this, and so did the server
-            os._exit(1)
-        return
-    parent = os.getppid()
-
-    def watch():
-        while os.getppid() == parent:
-            time.sleep(0.2)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="lib.launch.parent").start()
+    linux.die_with_the_parent()  # the forkserver
 
 
 def _keep_freed_memory():
@@ -206,6 +192,8 @@ def _report(error, path):
         if not file.startswith((LIB + "launch", LIB + "ledger", LIB + "peers.py")) and "site-packages" not in file:
             frames.append((file, line, frame.f_code.co_name, frame))
     user = next((f for f in reversed(frames) if not f[0].startswith((LIB, "<frozen"))), frames[-1] if frames else None)
+    # also inside other things: to read a tensor on a GPU waits behind an op that hangs; and nobody reads a whole one
+    torch.Tensor.__repr__ = torch.nn.Parameter.__repr__ = _form
     text = _text_of(error)
     if isinstance(error, SystemExit):
         text = f"sys.exit({error.code!r})"
@@ -233,7 +221,6 @@ def _values(frame, line):
     """The names that the failing line reads, with their values in a few characters."""
     import dis
 
-    torch.Tensor.__repr__ = _form  # also inside other things: to read a tensor on a GPU waits behind an op that hangs
     names = [
         ins.argval for ins in dis.get_instructions(frame.f_code)
         if ins.positions and ins.positions.lineno == line and isinstance(ins.argval, str)

@@ -16,9 +16,9 @@ import nbformat
 import psutil
 import pytest
 
+from lib import linux
 from lib.course import nbval_run, notebook
 from lib.course.notebook import ROOT
-from lib.launch import cpu_time
 
 pytest.importorskip("playwright", reason="not run: playwright is not installed (pip install -e '.[browser]')")
 from playwright.sync_api import sync_playwright
@@ -214,7 +214,7 @@ def ranks_of(name):
 
 def test_stop_ends_a_cell_that_hangs_and_the_next_one_runs(lab, server):
     lab.run("ranks-hello")
-    awake = lambda: {pid for pid in ranks_of(server[1]) if cpu_time.state(pid) != "T"}  # stopped: it rests
+    awake = lambda: {pid for pid in ranks_of(server[1]) if linux.state(pid) != "T"}  # stopped: it rests
     lab.write("send-recv-answer", HANGS)
     lab.run("send-recv-answer")
     until(lambda: not awake(), "ranks at rest")

@@ -57,9 +57,10 @@ def test_a_class_twice_gives_the_same_bytes_and_the_second_time_nobody_is_graded
         ["student", "points", "max_points", "check_double", "check_total", "check_largest", "look"],
         ["'=bob", "60", "100", "0", "40", "20", ""],
         ["alice", "100", "100", "40", "40", "20", ""],
-        ["dan", "0", "100", "0", "0", "0", ""],
-        ["eve", "0", "100", "0", "0", "0", ""],
+        ["dan", "0", "100", "", "", "", "unreadable: no notebook in the folder"],
+        ["eve", "0", "100", "", "", "", rows[-1][-1]],
     ]
+    assert rows[-1][-1].startswith("unreadable: eve.ipynb is not JSON (")
     page = (tmp_path / "one" / "feedback" / "=bob.html").read_text()
     assert "60 of 100 points" in page and "Usual cause: Try it by hand." in page and "0 of 40" in page
     assert "small: ValueError: &lt;b&gt;no&lt;/b&gt;" in page and "<b>" not in page and "object at ..." in page
@@ -70,7 +71,7 @@ def test_a_class_twice_gives_the_same_bytes_and_the_second_time_nobody_is_graded
     told = json.loads((tmp_path / "one" / "points.json").read_text())
     assert [record["result"]["points"] for record in told["students"]] == [60, 100, 0, 0]
     assert told["isolation"].startswith(("sealed", "open"))
-    assert "name one" not in str(told) and "none" in told["students"][2]["result"]["notes"][0]
+    assert "name one" not in str(told) and "no notebook" in told["students"][2]["result"]["notes"][0]
 
 
 def test_an_interrupted_class_goes_on_where_it_stopped(toy_root, tmp_path, unsolved):

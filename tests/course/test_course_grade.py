@@ -101,7 +101,7 @@ def test_points_are_given_per_claim_hidden_tests_count_and_errors_stay_in_their_
     assert points(result) == [30, 20, 0]
     assert statuses(result) == ["failed", "failed", "error"]
     assert messages(result)[:2] == ["negative", "none: IndexError: list index out of range"]
-    assert messages(result)[2].startswith("SyntaxError")
+    assert messages(result)[2].startswith("SyntaxError") and messages(result)[2].endswith(", line 1: class Largest")
     assert (result["points"], result["max_points"]) == (50, 100)
 
 

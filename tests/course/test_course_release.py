@@ -190,7 +190,8 @@ def test_it_holds_the_labs_asked_for_as_labs_holds_them(bundle):
     for path in (bundle / "labs").iterdir():
         assert filecmp.cmp(path, ROOT / "labs" / path.name, shallow=False)
     assert {path.name for path in bundle.iterdir()} == {
-        "labs", "lib", "tests", "README.md", "Makefile", "pyproject.toml", "environment.yml", "LICENSE", ".gitignore"
+        "labs", "lib", "tests", "README.md", "Makefile", "pyproject.toml", "environment.yml", "LICENSE", ".gitignore",
+        "AGENTS.md",
     }  # fmt: skip
     assert not (bundle / "lib" / "course").exists() and not list(bundle.rglob("__pycache__"))
     assert not re.search("@[A-Z]+@", (bundle / "README.md").read_text() + (bundle / "Makefile").read_text())

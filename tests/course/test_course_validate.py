@@ -71,9 +71,11 @@ def test_a_lab_that_was_edited_or_not_rebuilt_is_stale(course):
 def test_a_solution_that_nbval_fails_is_named(course):
     path = notebook.solution_path(course, LAB)
     spoil(path, "check-total", lambda cell: cell.outputs[0].update(text="other text\n"))
-    spoil(path, "largest", lambda cell: cell.update(source=cell.source + "\nraise ValueError('odd')"))
+    raises = "raise ValueError('odd')"
+    spoil(path, "largest", lambda cell: cell.update(source=f"{cell.source}\n{raises}"))
     assert validate.solved(course, LAB, 60) == (
-        ["cell 'check-total': Cell outputs differ", "cell 'largest': ValueError: odd"], []
+        ["cell 'check-total': Cell outputs differ", f"cell 'largest': ValueError: odd, line 18: {raises}"],
+        [],
     )  # fmt: skip
 
 
@@ -118,7 +120,7 @@ def test_what_only_grading_would_miss_is_named_before_and_when_graded(solution):
         "cell 'largest' reads helper, which cell 'example' makes: grading runs set-up, answers and checks alone"
     ]
     assert [text.split(", reports")[0] for text in validate.graded(solution, 60)] == [
-        "cell 'largest': NameError: name 'helper' is not defined",
+        "cell 'largest': NameError: name 'helper' is not defined, line 2: largest_of = helper",
         "cell 'check-largest': CheckFailed: falling: NameError: name 'Largest' is not defined",
     ]
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from lib import launch
+from lib import launch, linux
 from lib.launch import cpu_time
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="not run: only Linux counts waiting")
@@ -74,11 +74,11 @@ def test_a_rank_that_hardly_gets_a_processor_is_not_out_of_time():
 
 
 def test_a_wait_for_a_processor_counts_while_it_goes_on_and_not_again_when_it_is_booked(monkeypatch):
-    clock, sleeps = [0.0], cpu_time._Thread(1.0, 5.0, "S")
+    clock, sleeps = [0.0], linux.Thread(1.0, 5.0, "S")
     monkeypatch.setattr(cpu_time, "now", lambda: clock[0])
-    monkeypatch.setattr(cpu_time, "_threads", lambda pid: {"1234": threads.pop(0)})
+    monkeypatch.setattr(cpu_time.linux, "threads", lambda pid: {"1234": threads.pop(0)})
     ready = sleeps._replace(state="R")
-    threads = [sleeps, ready, ready, ready, cpu_time._Thread(1.1, 5.9, "S"), cpu_time._Thread(1.1, 5.9, "S")]
+    threads = [sleeps, ready, ready, ready, linux.Thread(1.1, 5.9, "S"), linux.Thread(1.1, 5.9, "S")]
     looks, scheduled = cpu_time.CpuTime(), []
     while threads:
         clock[0] += 0.25

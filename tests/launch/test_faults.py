@@ -305,6 +305,16 @@ def test_a_tensor_inside_of_what_the_failing_line_reads_is_told_by_its_form():
         launch.capture(fails_holding_a_tensor, nproc=1)
 
 
+def looks_up_a_parameter():
+    weight = torch.nn.Parameter(torch.ones(50, 50))
+    return {}[weight]
+
+
+def test_an_error_about_a_tensor_does_not_print_it_whole():
+    with pytest.raises(launch.RankError, match=r"KeyError: float32 \(50, 50\)\n"):
+        launch.capture(looks_up_a_parameter, nproc=1)
+
+
 def test_a_working_directory_that_is_gone_is_told(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()

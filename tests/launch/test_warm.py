@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from programs import eventually, finish
 
-from lib import backend, launch
-from lib.launch import cpu_time, groups, server, warm
+from lib import backend, launch, linux
+from lib.launch import groups, server, warm
 from lib.pipeline.links import connect
 
 pytestmark = pytest.mark.usefixtures("on_gloo")
@@ -145,8 +145,8 @@ def test_resting_ranks_take_no_processor_time():
     launch.capture(os.getpid, nproc=8)
     assert eventually(lambda: warm._sets[-1].is_as_new(0))
     pids = warm._sets[-1].agent.pids()
-    if cpu_time.state(pids[0]):  # only Linux says what a process does
-        assert eventually(lambda: [cpu_time.state(pid) for pid in pids] == ["T"] * 8)
+    if linux.state(pids[0]):  # only Linux says what a process does
+        assert eventually(lambda: [linux.state(pid) for pid in pids] == ["T"] * 8)
     spent = lambda: sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
     before = spent()
     time.sleep(2)

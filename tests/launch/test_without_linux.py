@@ -1,0 +1,90 @@
+"""Where there is no /proc, no prctl and no namespace, as on macOS, hidden here: slower to tell, and nothing is lost."""
+
+import os
+import subprocess
+import sys
+import time
+
+from lib import linux
+from lib.course.notebook import ROOT
+
+HIDDEN = os.environ | {linux.WITHOUT: "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+BEGIN = """
+import os, time, torch, torch.distributed as dist
+from lib import here, launch, linux
+from lib.course import isolate
+def total(rank=None):
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    return x.tolist(), os.getpid()
+"""
+
+
+def told(source, seconds=120):
+    """What Python prints that runs this where Linux is hidden."""
+    command = [sys.executable, "-c", BEGIN + source]
+    ended = subprocess.run(command, env=HIDDEN, capture_output=True, text=True, timeout=seconds)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_the_stand_in_hides_what_is_there():
+    source = "print(linux.state(os.getpid()), linux.threads(os.getpid()), linux.held(1), linux.free(), linux.parents())"
+    assert told(source) == [" {} 0 inf {}"]
+    if linux.IS_HERE:
+        assert linux.state(os.getpid()) == "R" and linux.held(os.getpid()) > 1e6 and linux.free() < float("inf")
+        assert linux.parents()[os.getpid()] == os.getppid() and not linux.missing()
+
+
+def test_the_first_cell_says_what_is_lost():
+    (line,) = told("here.ready()")
+    assert "a hang inside C++ is found at the timeout" in line and "not shut off from files and network" in line
+
+
+def test_ranks_run_stay_and_are_used_again():
+    source = "runs = [launch.run(total, nproc=2, backend='gloo') for _ in range(2)]\n"
+    source += "print(runs[0] == runs[1], runs[0][0][0])"
+    assert told(source)[-1] == "True [2.0, 2.0, 2.0]"
+
+
+def test_a_deadlock_has_its_verdict_and_a_loop_ends_at_the_timeout():
+    source = """
+def wait():
+    dist.recv(torch.zeros(1), 1 - dist.get_rank())
+def loop():
+    while True: time.sleep(0.01)
+for f in (wait, loop):
+    try: launch.run(f, nproc=2, backend='gloo', timeout=3)
+    except launch.RankError as error: print(error.kind)
+print(launch.run(total, nproc=2, backend='gloo')[0][0])
+"""
+    assert told(source)[-3:] == ["deadlock", "timeout", "[2.0, 2.0, 2.0]"]
+
+
+def test_ranks_end_soon_after_a_kernel_that_was_killed():
+    source = "print(*[pid for _, pid in launch.run(total, nproc=2, backend='gloo')], flush=True)\ntime.sleep(600)"
+    kernel = subprocess.Popen([sys.executable, "-c", BEGIN + source], env=HIDDEN, stdout=subprocess.PIPE, text=True)
+    try:
+        line = kernel.stdout.readline()
+        while "gloo" in line:  # which backend was chosen, and why
+            line = kernel.stdout.readline()
+        ranks = [int(pid) for pid in line.split()]
+    finally:
+        kernel.kill()
+        kernel.wait()
+    deadline = time.monotonic() + 30
+    while any(map(alive, ranks)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(ranks) == 2 and not any(map(alive, ranks))
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return linux.state(pid) not in ("Z", "X")
+
+
+def test_a_notebook_is_graded_without_a_sandbox_and_the_grade_says_so():
+    assert told("print(isolate.held())")[-1].count("network and files not shut off") == 1

@@ -1,0 +1,144 @@
+"""The first cell of a lab: silent where all is there, else it fetches, installs, or says what to do."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import types
+
+import pytest
+
+from lib import gpus, here
+from lib.course import build, notebook
+from lib.course.notebook import ROOT
+from lib.gpus import Gpus
+
+
+def first_cells():
+    for lab in notebook.labs(ROOT):
+        yield next(c for c in build.of_lab(ROOT, lab).cells if c.cell_type == "code")
+
+
+def test_every_lab_begins_with_the_same_cell():
+    sources = {cell.source for cell in first_cells()}
+    assert len(sources) == 1 and "here.ready()" in sources.pop()
+    assert {notebook.role(cell) for cell in first_cells()} == {"setup"}
+
+
+def test_where_all_is_there_it_says_nothing(capsys):
+    here.ready()
+    assert capsys.readouterr().out.splitlines() == here.said(gpus.working())
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (Gpus(), []),
+        (Gpus(("H100",)), ["1 x H100: NCCL on 1 rank, gloo on the CPU beyond."]),
+        (
+            Gpus(("Tesla T4",) * 2, bfloat16=False),
+            [
+                "2 x Tesla T4: NCCL on 1 to 2 ranks, gloo on the CPU beyond.",
+                "No bfloat16 units on these GPUs: what computes in bfloat16 is emulated there, and slow.",
+            ],
+        ),
+        (Gpus((), "GPU 0 does not work: too old"), ["Not used: GPU 0 does not work: too old"]),
+    ],
+)
+def test_what_is_said_of_gpus(found, says):
+    assert here.said(found) == says
+
+
+@pytest.fixture
+def without(monkeypatch, tmp_path):
+    """A project that asks for what is not here, beside torch, which is."""
+    project = tmp_path / "pyproject.toml"
+    project.write_text('[project]\ndependencies = ["torch>=2.0", "numpy<1.0", "jupyterlab", "no-such-package>=3"]\n')
+    monkeypatch.setattr(here, "PROJECT", project)
+    for variable in here.RENTED:
+        monkeypatch.delenv(variable, raising=False)
+
+
+def test_what_is_missing_is_named_with_the_next_move(without):
+    with pytest.raises(
+        RuntimeError, match=r"numpy<1.0 \(here: [\d.]+\), no-such-package>=3 \(here: nothing\). Run `make"
+    ):
+        here.ready()
+
+
+def test_on_a_rented_machine_what_is_missing_is_installed_and_nothing_else(without, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")
+    answer = types.SimpleNamespace(returncode=0, stderr="")
+    monkeypatch.setattr(here.subprocess, "run", lambda command, **_: asked.append(command) or answer)
+    here.ready()
+    assert asked[0][-2:] == ["numpy<1.0", "no-such-package>=3"] and not any("torch" in one for one in asked[0])
+    assert capsys.readouterr().out.startswith("Kaggle: installing numpy<1.0 (here: ")
+    answer.returncode, answer.stderr = 1, "...\nERROR: no route to host"
+    with pytest.raises(
+        RuntimeError, match=r"could not install numpy.*: ERROR: no route to host. On Kaggle, switch Int"
+    ):
+        here.ready()
+
+
+def test_torch_that_was_replaced_under_a_running_kernel_asks_for_a_restart(without, monkeypatch):
+    here.PROJECT.write_text('[project]\ndependencies = ["torch<1.0"]\n')
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
+    monkeypatch.setattr(here.subprocess, "run", lambda *_, **__: types.SimpleNamespace(returncode=0, stderr=""))
+    with pytest.raises(RuntimeError, match="restart the kernel"):
+        here.ready()
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """run(source) -> ended process, by a Python that has all packages but not lib, in an empty folder."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    site = sysconfig.get_paths()["purelib"]
+    for name in os.listdir(site):
+        if not re.match(r"__editable__|distributed_training_labs|.*\.pth$", name):
+            (packages / name).symlink_to(os.path.join(site, name))
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"PYTHONPATH": str(packages)}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
+    folder = tmp_path / "content"
+    folder.mkdir()
+    python = ["-S", "-c"]  # -S: the site's own .pth files, and with them lib, are not seen
+
+    def run(source):
+        command = [sys.executable, *python, source]
+        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+    return run
+
+
+def test_where_lib_is_not_there_the_cell_fetches_the_course_and_ranks_run(elsewhere, tmp_path):
+    (cell,) = {cell.source for cell in first_cells()}
+    repository = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    for name in ("lib", "pyproject.toml"):
+        (repository / name).symlink_to(ROOT / name)
+    told = elsewhere(cell)
+    assert "lib is not here. Open the lab with `make lab`" in told.stderr, told.stderr
+    clone = f"os.symlink({str(repository)!r}, 'course')"  # a clone would hold what is committed, not what is tested
+    of_git = "subprocess.run = lambda command, run=subprocess.run, **named: "
+    of_git += f"{clone} if command[0] == 'git' else run(command, **named)"
+    source = cell.replace('ADDRESS = ""', f'ADDRESS = "https://github.com/x/y"\n{of_git}')
+    runs = "\nfrom lib import launch\nimport torch.distributed as dist\n"
+    runs += "print(launch.run(lambda: dist.get_rank(), nproc=2, backend='gloo'))"
+    told = elsewhere(source + runs)
+    assert told.stdout.splitlines()[-1:] == ["[0, 1]"], told.stderr
+
+
+def test_an_address_of_github_gives_buttons_and_another_one_none(tmp_path):
+    project = tmp_path / "pyproject.toml"
+    for address, buttons in (("https://github.com/a/b", 1), ("https://gitlab.org/a/b.git", 0), ("", 0)):
+        project.write_text(f'[project]\n[project.urls]\nRepository = "{address}"\n')
+        lab = notebook.read(notebook.solution_path(ROOT, "lab0_concepts"))
+        made = build.from_address(lab, "lab0_concepts", build.address(tmp_path))
+        text = "".join(cell.source for cell in made.cells)
+        assert text.count("colab.research.google.com/github/a/b/blob/main/labs/lab0_concepts.ipynb") == buttons
+        assert f'ADDRESS = "{address.removesuffix(".git")}"' in text
+    project.write_text('[project]\n[project.urls]\nRepository = "nowhere"\n')
+    with pytest.raises(build.CourseError, match=r"Repository is 'nowhere': write https://HOST/OWNER/NAME"):
+        build.address(tmp_path)
