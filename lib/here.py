@@ -3,7 +3,7 @@
     laptop, cluster     something is missing, or not in the range of pyproject.toml    error: `make setup`
     Colab, Kaggle       the same                                                       installed; what is in range stays
     not Linux           what it does not tell (lib/linux.py)                           said
-    GPUs                "2 x Tesla T4: NCCL on 1 or 2 ranks, gloo on the CPU beyond."
+    GPUs                "2 x Tesla T4: NCCL on 1 to 2 ranks, gloo on the CPU beyond."
 
 The first cell of every lab calls `ready`; where lib is not there at all, it fetches the repository first.
 """
@@ -19,7 +19,7 @@ from lib import linux
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 RENTED = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle"}  # what each sets in the environment
-SERVERS = ("jupyterlab", "nbval")  # rented notebooks have a server of their own, which another release might break
+SERVERS = ("jupyterlab", "nbval")  # no lab imports them: a notebook may have another server, or run in an editor
 
 
 def ready() -> None:
@@ -28,7 +28,7 @@ def ready() -> None:
     Raises RuntimeError, with what is missing and the next move, where nothing may be installed or it failed.
     """
     place = next((name for variable, name in RENTED.items() if variable in os.environ), None)
-    if wrong := missing(SERVERS if place else ()):
+    if wrong := missing():
         if not place:
             raise RuntimeError(f"the labs need {_listed(wrong)}. Run `make setup`, then restart the kernel.")
         _install(place, wrong)
@@ -38,12 +38,13 @@ def ready() -> None:
         print(line)
 
 
-def missing(besides=()) -> dict[str, str]:
-    """{requirement of pyproject.toml: the version here, or "nothing"}, those named in `besides` left out."""
+def missing() -> dict[str, str]:
+    """{requirement of pyproject.toml that a lab needs: the version here, or "nothing"}; {} where that file is not."""
     from packaging.requirements import Requirement
 
-    wanted = map(Requirement, tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["dependencies"])
-    here = {one: _version(one.name) for one in wanted if one.name not in besides}
+    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"] if PROJECT.exists() else {}
+    wanted = map(Requirement, project.get("dependencies", []))
+    here = {one: _version(one.name) for one in wanted if one.name not in SERVERS}
     return {str(one): v or "nothing" for one, v in here.items() if not (v and one.specifier.contains(v, True))}
 
 
