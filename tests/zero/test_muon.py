@@ -208,6 +208,7 @@ def on_ranks(group):
         gpt_loss(net, share(gpt_batch(step), rank, N)).backward()
         rest.average_gradients()
         rest.step()
+        rest.zero_grad()
         ledger.mark(f"{N} ranks, step {step}")
         steps.step()
         ledger.mark("")
