@@ -74,8 +74,9 @@ def kept_steps(folder, gaps, every, pace, nproc=2):
 
 
 def _until_killed(folder, every, pace, failed, fails, nproc):
+    longest = 60 + max(0.0, fails - time.monotonic())  # seconds, to restart and until it is killed
     try:
-        launch.capture(train, folder, every, pace, failed, fails, nproc=nproc, ledger=False)
+        launch.capture(train, folder, every, pace, failed, fails, nproc=nproc, timeout=longest, ledger=False)
     except launch.RankError as error:
         if error.kind != "died":
             raise
