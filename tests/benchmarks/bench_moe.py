@@ -107,7 +107,7 @@ def measured(worlds, size, experts, rounds):
             rows.append(report.Row(what, 1, f"{size.n} x {size.D}", found, bar))
     data["paced"], _ = launch.capture(halves_on_ranks, rounds, nproc=2, backend="gloo", timeout=1200, ledger=False)[0]
     found = compare(*(data["paced"][side] for side in ("in halves", "plain", "again")))
-    rows.append(report.Row("layer in halves / plain, paced", 2, f"{PACED_ROWS} x {size.D} a rank", found, HALF))
+    rows.append(report.Row("layer in halves / plain, paced", 2, f"{PACED_ROWS} x 256 a rank", found, HALF))
     for N in worlds:
         data[N], place = launch.capture(layers_on_ranks, size, rounds, nproc=N, timeout=1200, ledger=False)[0]
         places.append(place)
