@@ -25,9 +25,12 @@ def test_every_comparison_is_made_and_reported():
         ("sorting / einsum, 8 experts", 1, "at most 0.33"),
         ("dropless / slots, factor 2", 1, "at most 1"),
         *[("grouped_mm / torch's, forward and backward", 1, "None")] * bench_moe.torch_has_a_grouped_product(),
+        ("layer in halves / plain, paced", 2, "at most 0.65"),
         ("expert-parallel layer", 2, "not slower"),
     ]
-    assert all((seconds > 0).all() and seconds.shape == (2,) for N in (1, 2) for seconds in outcome.data[N].values())
+    assert all(
+        (seconds > 0).all() and seconds.shape == (2,) for N in (1, 2, "paced") for seconds in outcome.data[N].values()
+    )
     assert "expert-parallel layer" in report.as_text(outcome) and outcome.drawing.png.startswith(b"\x89PNG")
     assert report.as_json("moe", outcome, report.machine(), quick=True)["data"]["2"]
 

@@ -12,7 +12,11 @@
     ours        ExpertParallelMoE: lib's exchange, from send and receive              2 and 4 ranks
     theirs      the same layer on dist.all_to_all_single, in torch_moe.py
 
-Both are timed forward and backward. Before a clock runs, outputs and every gradient of both sides must be equal.
+    in halves   OverlappedMoE: the exchange behind the shared expert and the other half      2 paced ranks, a slow link
+    plain       SharedMoE: one after the other                                               the same
+
+All are timed forward and backward. Before a clock runs, outputs and every gradient of both sides must be
+equal; of the layers in halves and plain, tests/moe/test_moe_overlapped.py asks that.
 
 The einsum multiplies n E C D numbers each way, and E C = factor k n whatever E is: 2.5 n^2 D here, nearly all of them
 zeros, against 2 n D that are moved. So sorting has to be at least three times as fast, at any number of experts.
@@ -31,11 +35,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib import backend, launch, plots
+from lib.collectives.slow_link import slow_link
 from lib.moe import (
     Choice,
     ExpertParallelMoE,
     GroupedExperts,
     MoE,
+    OverlappedMoE,
+    SharedMoE,
     capacity,
     combine,
     combine_einsum,
@@ -46,6 +53,7 @@ from lib.moe import (
     slotted,
     top_k_gate,
 )
+from lib.paced import PacedLayer
 from tests.benchmarks import report
 from tests.benchmarks.measure import ROUNDS, Bar, compare
 from tests.benchmarks.ratios import draw_lanes
@@ -58,6 +66,8 @@ TOLERANCE = 1e-5  # of a tensor's largest element: float32, sums in another orde
 THREE_TIMES = Bar(0.33, "Sorting moves 2 n D numbers where the einsum multiplies 2.5 n n D.")
 SLOTS = 2  # the capacity factor that dropless is compared with
 FASTER = Bar(1.0, "Dropless experts multiply half the rows: slots of twice the mean are half empty.")
+PACED_ROWS, PACED_SECONDS, PACED_LINK = 400, 1e-4, 5.7e6  # of a rank; of a row's product, each way; bytes a second
+HALF = Bar(0.65, "Both exchanges lie beside computing: by the formula 0.53, two times 80 ms of two times 152.")
 NOT_SLOWER = Bar(None, "The same rows travel and the same experts run: Python between them must not be felt.")
 
 
@@ -95,6 +105,9 @@ def measured(worlds, size, experts, rounds):
         if sides[1] in of_groups:
             found = compare(*(of_groups[side] for side in sides))
             rows.append(report.Row(what, 1, f"{size.n} x {size.D}", found, bar))
+    data["paced"], _ = launch.capture(halves_on_ranks, rounds, nproc=2, backend="gloo", timeout=1200, ledger=False)[0]
+    found = compare(*(data["paced"][side] for side in ("in halves", "plain", "again")))
+    rows.append(report.Row("layer in halves / plain, paced", 2, f"{PACED_ROWS} x 256 a rank", found, HALF))
     for N in worlds:
         data[N], place = launch.capture(layers_on_ranks, size, rounds, nproc=N, timeout=1200, ledger=False)[0]
         places.append(place)
@@ -231,6 +244,31 @@ def pair_of(fn, module, x, dy):
     return Pair(step, lambda: {"y": seen["y"].detach(), "dx": leaf.grad.clone()} | gradients())
 
 
+# --- the exchange behind computing ------------------------------------------------------------------------------------
+
+
+def halves_on_ranks(rounds):
+    """{"in halves": (rounds,) seconds per step, ...} and what it ran on."""
+
+    def step(kind):
+        experts = [PacedLayer(1, PACED_SECONDS, PACED_SECONDS) for _ in range(dist.get_world_size())]
+        layer = kind(MoE(256, experts, in_turn, dist.get_world_size()), PacedLayer(1, PACED_SECONDS, PACED_SECONDS))
+        x = numbers(dist.get_rank(), PACED_ROWS, 256).requires_grad_()
+        return Side(lambda: layer(x).square().sum().backward())
+
+    with slow_link(1, 0.0005, PACED_LINK):
+        return timed(
+            {"in halves": step(OverlappedMoE), "plain": step(SharedMoE), "again": step(SharedMoE)}, rounds
+        ), where()
+
+
+def in_turn(logits):
+    """Token t to expert t modulo E: every expert gets as many rows, of each half, too."""
+    p, (n, E) = logits.softmax(-1), logits.shape
+    experts = (torch.arange(n) % E).unsqueeze(1)
+    return Choice(experts, p.gather(1, experts), p)
+
+
 # --- a layer over ranks -----------------------------------------------------------------------------------------------
 
 
@@ -304,22 +342,23 @@ def check_equal(what, ours, theirs):
 
 @plots.styled
 def draw(rows):
-    """Left, on a logarithmic axis, what sorting takes of the einsum's time; right the layer. Grey: the controls."""
-    figure = Figure(figsize=(8, 3.2))
+    """Left, on a logarithmic axis, what sorting takes of the einsum's time; right the others. Grey: the controls."""
+    figure = Figure(figsize=(8, 3.6))
     panels = figure.subplots(1, 2)
-    alone, over_ranks = ([row for row in rows if (row.ranks == 1) is one] for one in (True, False))
-    for axes, lanes, name in (
-        (panels[0], alone, lambda row: row.what.split(", ")[1]),
-        (panels[1], over_ranks, lambda row: f"{row.ranks} ranks"),
-    ):
-        draw_lanes(axes, lanes, [name(row) for row in lanes])
+    sorting = [row for row in rows if row.what.startswith("sorting")]
+    others = [row for row in rows if row not in sorting]
+    layers = [row for row in others if row.what == "expert-parallel layer"]
+    draw_lanes(panels[0], sorting, [row.what.split(", ")[1] for row in sorting])
+    draw_lanes(
+        panels[1], others, [f"layer, {row.ranks} ranks" if row in layers else row.what.split(", ")[0] for row in others]
+    )
     panels[0].axvline(THREE_TIMES.at_most, color=plots.RANK_COLORS[1], lw=0.8, ls="--")
     panels[0].set(xscale="log", xlabel="time, sorting / einsum")
-    panels[1].set(xlabel="time of a step, lib / torch")
-    best, worst = (pick(row.comparison.ratio.median for row in over_ranks) for pick in (min, max))
+    panels[1].set(xlabel="time of a step, ours / theirs")
+    best, worst = (pick(row.comparison.ratio.median for row in layers) for pick in (min, max))
     return plots.finish(
         figure,
-        f"Sorting takes {max(row.comparison.ratio.median for row in alone):.2g} of the einsum's time, "
+        f"Sorting takes {max(row.comparison.ratio.median for row in sorting):.2g} of the einsum's time, "
         f"a layer over ranks {best:.2f} to {worst:.2f} of torch's",
         "Below 1 lib is faster. Lines: 95 % of the median of paired ratios; grey: the control, which is what noise "
         "alone does here. Dashed: a third, the bar for sorting.",
