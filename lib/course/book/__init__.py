@@ -1,0 +1,68 @@
+"""The course as a book in the browser: `make book` writes build/book, which works from any folder and without a server.
+
+    solutions/lab0_concepts.ipynb   --notebooks.py-->   a notebook with the student's sources and our run's outputs
+    index.md, glossary              -----Sphinx----->   a page each (conf.py; myst-nb; sphinx-book-theme)
+
+notebooks.py     what a page shows of a lab: no answer, no output of a check
+formulas.py      TeX to MathML
+pages.py         figures get their alt text
+static/          the style and the script of all pages
+
+Nothing here runs a notebook.
+"""
+
+import contextlib
+import io
+import os
+import shutil
+from pathlib import Path
+
+from lib.course import notebook
+from lib.course.notebook import CourseError
+
+from . import notebooks
+
+HERE = Path(__file__).parent
+
+
+def make(root: Path, out: Path) -> int:
+    """Build the book of root's solutions in `out`, anew; returns the number of its pages.
+
+    Raises CourseError where Sphinx is not installed, or has a warning.
+    """
+    try:
+        from sphinx.cmd.build import build_main
+    except ImportError:
+        raise CourseError("the book needs Sphinx: pip install -e '.[book]', or `make book`") from None
+    work = out.with_name(f".{out.name}.{os.getpid()}")  # what is there of the book stays until the new one is whole
+    try:
+        write_sources(root, work / "sources")
+        told = io.StringIO()
+        folders = (work / "sources", work / "html")
+        with contextlib.redirect_stderr(told):
+            failed = build_main(["-q", "-W", "--keep-going", "-j2", "-d", str(work / "read"), *map(str, folders)])
+        if failed:
+            raise CourseError(f"Sphinx: {told.getvalue().strip()}")
+        shutil.rmtree(out, ignore_errors=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(work / "html", out)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return len(list(out.glob("*.html")))
+
+
+def write_sources(root: Path, sources: Path) -> None:
+    """The folder that Sphinx reads: settings, style, the labs' notebooks and two pages."""
+    shutil.copytree(HERE / "static", sources / "static")
+    shutil.copy(HERE / "conf.py", sources)
+    labs, rows = notebook.labs(root), []
+    for lab in labs:
+        solution = notebook.read(notebook.solution_path(root, lab))
+        notebook.write(notebooks.page(solution), sources / f"{lab}.ipynb")
+        found = notebooks.glossary(solution)
+        rows += found if not rows else found[2:]
+    index = (HERE / "index.md").read_text(encoding="utf-8").replace("LABS", "\n".join(labs))
+    (sources / "index.md").write_text(index, encoding="utf-8")
+    told = "What the labs' words are in Chinese, in simplified and in traditional characters."
+    page = "\n".join(["# Glossary", "", told, "", *rows, ""])
+    (sources / "glossary.md").write_text(page, encoding="utf-8")
