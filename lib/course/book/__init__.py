@@ -6,6 +6,7 @@
 notebooks.py     what a page shows of a lab: no answer, no output of a check
 formulas.py      TeX to MathML
 pages.py         figures get their alt text
+explorers.py     each setting of a figure with sliders, drawn beforehand
 static/          the style and the script of all pages
 
 Nothing here runs a notebook.
@@ -20,7 +21,7 @@ from pathlib import Path
 from lib.course import notebook
 from lib.course.notebook import CourseError
 
-from . import notebooks
+from . import explorers, notebooks
 
 HERE = Path(__file__).parent
 
@@ -52,15 +53,19 @@ def make(root: Path, out: Path) -> int:
 
 
 def write_sources(root: Path, sources: Path) -> None:
-    """The folder that Sphinx reads: settings, style, the labs' notebooks and two pages."""
+    """The folder that Sphinx reads: settings, style, figures that move, the labs' notebooks and two pages."""
     shutil.copytree(HERE / "static", sources / "static")
+    figures = sources / "static" / "figures"
+    figures.mkdir()
     shutil.copy(HERE / "conf.py", sources)
-    labs, rows = notebook.labs(root), []
+    labs, rows, sliders = notebook.labs(root), [], []
     for lab in labs:
         solution = notebook.read(notebook.solution_path(root, lab))
         notebook.write(notebooks.page(solution), sources / f"{lab}.ipynb")
+        sliders += [name for cell in solution.cells for name in notebooks.EXPLORER.findall(cell.source)]
         found = notebooks.glossary(solution)
         rows += found if not rows else found[2:]
+    explorers.write(figures, sliders, root / "build" / "book-figures")
     index = (HERE / "index.md").read_text(encoding="utf-8").replace("LABS", "\n".join(labs))
     (sources / "index.md").write_text(index, encoding="utf-8")
     told = "What the labs' words are in Chinese, in simplified and in traditional characters."

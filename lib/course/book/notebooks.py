@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from nbformat import NotebookNode
+from nbformat.v4 import new_markdown_cell
 
 from lib.course import build, notebook
 
@@ -15,14 +16,16 @@ from .formulas import in_html
 
 GUESS = re.compile(r"^(?P<names>\w+(, \w+)*) = .*# Predict", re.MULTILINE)
 ANSWER = "<details><summary>Answer</summary>"
+EXPLORER = re.compile(r"^explore\.(\w+)\(\)$", re.MULTILINE)
 GLOSSARY = re.compile(r"^\| English \|.*?\n(?=\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def page(solution: NotebookNode) -> NotebookNode:
     """The notebook that becomes a page. Raises CourseError for what would stop the build of a lab."""
     lab = build.student_notebook(solution)
-    awaited = set()
+    awaited, cells = set(), []
     for cell, solved in zip(lab.cells, solution.cells, strict=True):
+        cells.append(cell)
         if cell.cell_type == "markdown":
             cell.source = _text(cell.source)
             continue
@@ -38,7 +41,14 @@ def page(solution: NotebookNode) -> NotebookNode:
         cell.outputs = solved.outputs
         cell.metadata.tags += [f"waits-{name}" for name in sorted(awaited) if re.search(rf"\b{name}\b", cell.source)]
         awaited -= {tag.removeprefix("waits-") for tag in cell.metadata.tags}
+        cells += [moving(name) for name in EXPLORER.findall(cell.source)]
+    lab.cells = cells
     return lab
+
+
+def moving(name: str) -> NotebookNode:
+    """The cell in which book.js makes the figure above it move, by figures/NAME.js."""
+    return new_markdown_cell(f'<div class="moving" data-figure="{name}"></div>', id=f"moving-{name.replace('_', '-')}")
 
 
 def _text(source: str) -> str:

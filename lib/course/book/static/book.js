@@ -1,4 +1,4 @@
-// What the book does in the browser: answers wait for a guess.
+// What the book does in the browser: answers wait for a guess, figures move.
 // Without this script everything is there to be read: answers folded, figures still.
 "use strict";
 
@@ -83,4 +83,61 @@ function lockPredictions() {
   });
 }
 
+// --- figures that move -------------------------------------------------------------------------------------------------
+
+const here = document.currentScript.src.replace(/[^/]*$/, ""); // a script next to this one can be had from a file, too
+const arrived = new Map();
+const book = { figure: (name, data) => arrived.get(name)(data) };
+
+function bring(name) {
+  return new Promise((resolve, reject) => {
+    arrived.set(name, resolve);
+    document.head.append(make("script", { src: `${here}figures/${name}.js`, onerror: reject }));
+  });
+}
+
+async function unpacked(base64) {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+// A slider or a menu; `moved` is called when it has moved. Its place is control.place().
+function controlOf({ name, stops, start, menu }, moved) {
+  const said = make("output", { textContent: stops[start] });
+  const input = menu ? make("select", {}, ...stops.map((stop) => make("option", { textContent: stop })))
+    : make("input", { type: "range", min: 0, max: stops.length - 1, step: 1 });
+  if (menu) input.selectedIndex = start; else input.value = start;
+  const place = () => (menu ? input.selectedIndex : Number(input.value));
+  const tell = () => {
+    said.textContent = stops[place()];
+    input.setAttribute("aria-valuetext", stops[place()]);
+  };
+  if (!menu) tell();
+  input.addEventListener("input", () => { if (!menu) tell(); moved(); });
+  const row = make("label", {}, make("span", { textContent: name.replaceAll("_", " ") }), input, ...(menu ? [] : [said]));
+  const go = (to) => { if (menu) input.selectedIndex = to; else { input.value = to; tell(); } moved(); };
+  return { row, place, go, stops };
+}
+
+async function move(holder) {
+  const { controls, alts, packed, seconds } = await bring(holder.dataset.figure);
+  const { shared, figures } = await unpacked(packed);
+  const image = holder.querySelector("img") || holder.previousElementSibling.querySelector("img");
+  const heard = make("p", { className: "visually-hidden", role: "status" });
+  const show = () => {
+    const at = handles.reduce((sum, one) => sum * one.stops.length + one.place(), 0);
+    const svg = figures[at].replace(">", `><defs>${shared}</defs>`);
+    image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
+    image.alt = alts[at];
+    if (!playing) heard.textContent = alts[at];
+  };
+  let playing = null;
+  const handles = controls.map((one) => controlOf(one, () => show()));
+  const box = make("div", { className: "controls" }, ...handles.map((one) => one.row), heard);
+  if (seconds) box.prepend(player(handles[0], seconds, (timer) => { playing = timer; }));
+  holder.append(box);
+}
+
+for (const holder of document.querySelectorAll(".moving")) move(holder);
 lockPredictions();
