@@ -20,6 +20,7 @@ html_css_files = ["book.css"]
 html_js_files = [("book.js", {"defer": "defer"})]
 html_show_search_summary = False  # it would ask for the pages, which a page opened as a file may not
 html_copy_source = False
+html_scaled_image_link = False
 html_show_sourcelink = False
 html_show_sphinx = False
 html_use_index = False

@@ -57,7 +57,7 @@ LIB = Path(__file__).parents[2]
 ROOMS = ("explore", "plots", "cost", "collectives", "pipeline")  # what the figures depend on
 AT_ONCE = 24  # figures that a process draws before it is given more
 SHARED = re.compile(r"<defs>\s*(.*?)\s*</defs>", re.DOTALL)
-PARTS = re.compile(r"<(path|clipPath) id=\"(?P<id>[^\"]+)\".*?(/>|</clipPath>)", re.DOTALL)
+PARTS = re.compile(r'<path id="([^"]+)"[^>]*/>|<clipPath id="([^"]+)".*?</clipPath>', re.DOTALL)
 
 
 def controls(name: str) -> list[dict]:
@@ -93,7 +93,7 @@ def script(name: str, controls: list[dict], drawn: list[tuple[str, str]], **more
     shared, figures = {}, []
     for svg, _ in drawn:
         for part in (part for block in SHARED.findall(svg) for part in PARTS.finditer(block)):
-            shared[part["id"]] = part[0]
+            shared[part[1] or part[2]] = part[0]
         figures.append(re.sub(r"\s+", " ", SHARED.sub("", svg[svg.index("<svg") :])))
     packed = zlib.compress(json.dumps({"shared": "".join(shared.values()), "figures": figures}).encode(), 9)
     told = [{key: list(value) if key == "stops" else value for key, value in one.items()} for one in controls]
