@@ -7,6 +7,7 @@ notebooks.py     what a page shows of a lab: no answer, no output of a check
 formulas.py      TeX to MathML
 pages.py         figures get their alt text
 explorers.py     each setting of a figure with sliders, drawn beforehand
+runs.py          runs of the notebooks' cells, recorded; animations.py draws them, frame by frame
 static/          the style and the script of all pages
 
 Nothing here runs a notebook.
@@ -21,7 +22,7 @@ from pathlib import Path
 from lib.course import notebook
 from lib.course.notebook import CourseError
 
-from . import explorers, notebooks
+from . import explorers, notebooks, runs
 
 HERE = Path(__file__).parent
 
@@ -59,9 +60,10 @@ def write_sources(root: Path, sources: Path) -> None:
     figures.mkdir()
     shutil.copy(HERE / "conf.py", sources)
     labs, rows, sliders = notebook.labs(root), [], []
+    animated = write_animations(figures)
     for lab in labs:
         solution = notebook.read(notebook.solution_path(root, lab))
-        notebook.write(notebooks.page(solution), sources / f"{lab}.ipynb")
+        notebook.write(notebooks.page(solution, animated), sources / f"{lab}.ipynb")
         sliders += [name for cell in solution.cells for name in notebooks.EXPLORER.findall(cell.source)]
         found = notebooks.glossary(solution)
         rows += found if not rows else found[2:]
@@ -71,3 +73,15 @@ def write_sources(root: Path, sources: Path) -> None:
     told = "What the labs' words are in Chinese, in simplified and in traditional characters."
     page = "\n".join(["# Glossary", "", told, "", *rows, ""])
     (sources / "glossary.md").write_text(page, encoding="utf-8")
+
+
+def write_animations(figures: Path) -> dict[str, tuple[str, str]]:
+    """Write the figures that move by themselves; {cell below which one stands: (its name, alt text)}."""
+    from . import animations  # here: it needs matplotlib, which no other command of lib.course should wait for
+
+    found = {}
+    for name, data in runs.stored().items():
+        frames = getattr(animations, name)(data)
+        explorers.write_animation(figures, name, frames, animations.SECONDS[name])
+        found[runs.RUNS[name][1]] = name, frames[-1][1]
+    return found

@@ -137,6 +137,14 @@ def _draw(folder: Path, names: list[str], processes: int) -> None:
             (folder / f"{name}.js").write_text(script(name, found, drawn), encoding="utf-8")
 
 
+def write_animation(folder: Path, name: str, frames: list[tuple[str, str]], seconds: float) -> None:
+    """Write NAME.js with a control of time, and NAME.svg, its last frame, for who has no script."""
+    stops = {str(number): number for number in range(len(frames))}
+    time = {"name": "time", "stops": stops, "start": len(frames) - 1, "menu": False}
+    (folder / f"{name}.js").write_text(script(name, [time], frames, seconds=seconds), encoding="utf-8")
+    (folder / f"{name}.svg").write_text(frames[-1][0], encoding="utf-8")
+
+
 def combinations(controls: list[dict]) -> Iterator[dict]:
     """Each combination of the controls' stops, the last control's first, as a drawing function's arguments."""
     for values in itertools.product(*(one["stops"].values() for one in controls)):

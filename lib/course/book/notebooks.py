@@ -6,6 +6,7 @@ whose output tells that number gets `waits-NAME` for each of its names, and book
 
 import re
 from collections.abc import Iterator
+from html import escape
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
@@ -20,8 +21,11 @@ EXPLORER = re.compile(r"^explore\.(\w+)\(\)$", re.MULTILINE)
 GLOSSARY = re.compile(r"^\| English \|.*?\n(?=\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
-def page(solution: NotebookNode) -> NotebookNode:
-    """The notebook that becomes a page. Raises CourseError for what would stop the build of a lab."""
+def page(solution: NotebookNode, animated: dict[str, tuple[str, str]] | None = None) -> NotebookNode:
+    """The notebook that becomes a page. Raises CourseError for what would stop the build of a lab.
+
+    animated: {cell id: (name, alt text) of the figure that moves below it}.
+    """
     lab = build.student_notebook(solution)
     awaited, cells = set(), []
     for cell, solved in zip(lab.cells, solution.cells, strict=True):
@@ -42,13 +46,17 @@ def page(solution: NotebookNode) -> NotebookNode:
         cell.metadata.tags += [f"waits-{name}" for name in sorted(awaited) if re.search(rf"\b{name}\b", cell.source)]
         awaited -= {tag.removeprefix("waits-") for tag in cell.metadata.tags}
         cells += [moving(name) for name in EXPLORER.findall(cell.source)]
+        if cell.id in (animated or {}):
+            cells.append(moving(*animated[cell.id]))
     lab.cells = cells
     return lab
 
 
-def moving(name: str) -> NotebookNode:
-    """The cell in which book.js makes the figure above it move, by figures/NAME.js."""
-    return new_markdown_cell(f'<div class="moving" data-figure="{name}"></div>', id=f"moving-{name.replace('_', '-')}")
+def moving(name: str, alt: str = "") -> NotebookNode:
+    """The cell in which book.js makes a figure move, by figures/NAME.js: the one above it, or NAME.svg if it has alt."""
+    still = f'<img src="_static/figures/{name}.svg" alt="{escape(alt)}">' if alt else ""
+    source = f'<div class="moving" data-figure="{name}">{still}</div>'
+    return new_markdown_cell(source, id=f"moving-{name.replace('_', '-')}")
 
 
 def _text(source: str) -> str:

@@ -120,6 +120,28 @@ function controlOf({ name, stops, start, menu }, moved) {
   return { row, place, go, stops };
 }
 
+// Play and pause; a step at a time for who wants little motion. Nothing moves before it is asked to.
+function player(time, seconds, running) {
+  const calm = matchMedia("(prefers-reduced-motion: reduce)");
+  const button = make("button", { type: "button" });
+  let timer = null;
+  const last = time.stops.length - 1;
+  const step = () => time.go(time.place() >= last ? 0 : time.place() + 1);
+  const name = () => { button.textContent = timer ? "Pause" : calm.matches ? "Next step" : "Play"; };
+  const stop = () => { clearInterval(timer); timer = null; running(null); name(); };
+  button.addEventListener("click", () => {
+    if (timer) { stop(); return; }
+    step();
+    if (calm.matches) return;
+    timer = setInterval(() => { step(); if (time.place() === last) stop(); }, 1000 * seconds);
+    running(timer);
+    name();
+  });
+  calm.addEventListener("change", stop);
+  name();
+  return button;
+}
+
 async function move(holder) {
   const { controls, alts, packed, seconds } = await bring(holder.dataset.figure);
   const { shared, figures } = await unpacked(packed);
