@@ -19,7 +19,10 @@ ENV := .venv
 endif
 # `make test` also tries nbgrader and, where Chromium is installed, JupyterLab in it.
 ifneq ($(filter test test-all,$(MAKECMDGOALS)),)
-EXTRAS ?= nbgrader,browser
+EXTRAS ?= nbgrader,browser,book
+endif
+ifneq ($(filter book,$(MAKECMDGOALS)),)
+EXTRAS ?= book
 endif
 BIN := $(ENV)/bin
 PY := $(BIN)/python
@@ -36,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Several processes share the cores there: threads of each that wait for each other would only use them up.
 test test-all validate: export OMP_NUM_THREADS := 1
 
-.PHONY: help setup lab demo test test-all test-gpu notebooks validate grade bench lint clean
+.PHONY: help setup lab demo book test test-all test-gpu notebooks validate grade bench lint clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -60,6 +63,9 @@ lab: setup ## open JupyterLab on a lab: make lab LAB=3
 
 demo: setup ## 4 ranks train a GPT for about a minute; results in results/demo
 	$(PY) -m lib.demo $(DEMO_OPTIONS)
+
+book: setup ## the labs as pages for a browser, build/book/index.html: read, search, move sliders, without a kernel
+	$(PY) -m lib.course book
 
 test: setup lint ## everything CI runs
 	$(PY) -m pytest -m "not slow and not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS)

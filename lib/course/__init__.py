@@ -16,6 +16,7 @@ classroom.py submissions.py feedback.py          a class: who handed in what, so
 isolate.py keeper.py seal.py                     the sandbox: what is asked, who holds it, namespaces
 release.py withhold.py bytecode.py bundle/       a folder for students: what is left out, compiled, put beside it
 rooms.py layers.py                               the picture of lib's rooms
+book/                                            the labs as pages for a browser
 """
 
 import sys

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from . import (
+    book,
     build,
     classroom,
     execute,
@@ -67,6 +68,10 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--python", action="append", default=[], metavar="EXE", help="make it for this Python, too (python3.12)"
     )
+    command = commands.add_parser("book", help="the labs as pages for a browser", description="Write the book.")
+    command.add_argument("out", nargs="?", type=Path, metavar="OUT", help="written anew; default: build/book")
+    what = "run the cells again whose runs the book's animations show"
+    commands.add_parser("record", help=what, description=what)
     what = f"draw lib's rooms and what they import: lib/{rooms.NAME}"
     commands.add_parser("rooms", help=what, description=what)
     return top
@@ -91,6 +96,13 @@ def run(args: argparse.Namespace) -> int:
         return run_grade(args, root)
     if args.command == "release":
         return run_release(args, root)
+    if args.command == "book":
+        out = (args.out or root / "build" / "book").resolve()
+        print(f"{book.make(root, out)} pages: open {out / 'index.html'} in a browser")
+        return 0
+    if args.command == "record":
+        book.runs.record(root, list(book.runs.RUNS))
+        return 0
     if args.command == "rooms":
         print(f"lib/{rooms.NAME} {'written' if rooms.write(root / 'lib') else 'unchanged'}")
         return 0

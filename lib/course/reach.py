@@ -105,3 +105,16 @@ def _changed(tree: ast.Module) -> Iterator[str]:
                 place = place.value
             if isinstance(place, ast.Name):
                 yield place.id
+
+
+def needed(nb: NotebookNode, source: str) -> list[NotebookNode]:
+    """The code cells that have made what `source`, run after all of them, would read, in order."""
+    cells = [cell for cell in nb.cells if cell.cell_type == "code"]
+    names = [names_of(cell.source) for cell in cells]
+    imported = set().union(*(its.imports for its in names))
+    names = [its._replace(changes=its.changes - imported) for its in names]
+    kept = {j for name in names_of(source).reads for j in _made_by(name, names)}
+    for i in reversed(range(len(cells))):
+        if i in kept:
+            kept.update(j for name in names[i].reads for j in _made_by(name, names[:i]))
+    return [cells[i] for i in sorted(kept)]

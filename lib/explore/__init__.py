@@ -6,7 +6,7 @@ The figure is an ordinary output of the cell: it is stored in the notebook, and 
 A slider redraws that same output in place. With LAB_STATIC=1 in the environment, as when notebooks are executed to be
 stored, there are no sliders, and the same code gives the same bytes.
 
-    show.py    explore, sliders
+    show.py    explore, settings, sliders
     lab0.py    all_reduce_cost, model_memory, ring_against_hierarchical
     lab1.py    data_parallel_step, scaling_explorer
     lab2.py    pipeline
@@ -30,11 +30,11 @@ from lib.explore.lab2 import draw_pipeline, pipeline
 from lib.explore.lab4 import draw_zero_memory, draw_zero_volume, zero_memory, zero_volume
 from lib.explore.lab5 import capacity, draw_capacity
 from lib.explore.lab6 import draw_plans, plans
-from lib.explore.show import explore, sliders
+from lib.explore.show import explore, settings, sliders
 
 __all__ = [
     "all_reduce_cost", "capacity", "data_parallel_step", "draw_all_reduce_cost", "draw_capacity",
     "draw_data_parallel_step", "draw_model_memory", "draw_pipeline", "draw_plans", "draw_ring_against_hierarchical",
     "draw_scaling", "draw_zero_memory", "draw_zero_volume", "explore", "model_memory", "pipeline", "plans",
-    "ring_against_hierarchical", "scaling_explorer", "sliders", "zero_memory", "zero_volume",
+    "ring_against_hierarchical", "scaling_explorer", "settings", "sliders", "zero_memory", "zero_volume",
 ]  # fmt: skip

@@ -2,9 +2,12 @@
 
 import inspect
 import os
+from contextvars import ContextVar
 
 from IPython import get_ipython
 from IPython.display import display
+
+_asked = ContextVar("asked", default=None)  # a list while `settings` asks
 
 
 def explore(draw, **choices):
@@ -21,10 +24,24 @@ def explore(draw, **choices):
             raise ValueError(
                 f"{name}: {list(_values(values))} must hold the default of that parameter of draw({known})"
             )
+    if (asked := _asked.get()) is not None:
+        asked.append((draw, choices))
+        return
     shown = display(draw(), display_id=True)
     if os.environ.get("LAB_STATIC") == "1" or getattr(get_ipython(), "kernel", None) is None:
         return
     display(sliders(draw, shown.update, **choices))
+
+
+def settings(explorer):
+    """(draw, choices) that `explorer`, such as lib.explore.pipeline, gives `explore`; nothing is shown."""
+    asked = []
+    before = _asked.set(asked)
+    try:
+        explorer()
+    finally:
+        _asked.reset(before)
+    return asked[0]
 
 
 def sliders(draw, update, **choices):

@@ -13,12 +13,14 @@ import base64
 import functools
 import io
 import textwrap
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib.style
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
@@ -53,6 +55,7 @@ STYLE = {
     "hatch.linewidth": 0.7,
 }
 DPI = 150
+_vectors = ContextVar("vectors", default=None)  # a list while `as_svg` draws
 
 
 def rank_color(rank):
@@ -127,10 +130,33 @@ def finish(figure, title, caption, alt):
 def rendered(figure):
     """The PNG of a figure: bytes, the same for the same figure."""
     freeze_layout(figure)
+    if (vectors := _vectors.get()) is not None:
+        vectors.append(_svg(figure))
+        return b""
     png = io.BytesIO()
     # Not savefig, which draws once more beforehand; at the DPI set above. No version in the file: the same bytes.
     FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
     return png.getvalue()
+
+
+def as_svg(draw, **settings):
+    """(SVG, alt text) of the Drawing that draw(**settings) makes; letters are outlines: the same on every machine."""
+    vectors = []
+    before = _vectors.set(vectors)
+    try:
+        drawing = draw(**settings)
+    finally:
+        _vectors.reset(before)
+    (svg,) = vectors
+    return svg, drawing.alt
+
+
+def _svg(figure):
+    text = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "book"}):
+        FigureCanvasSVG(figure).print_svg(text, metadata=nothing)
+    return text.getvalue()
 
 
 @styled

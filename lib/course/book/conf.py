@@ -1,0 +1,39 @@
+"""Sphinx's settings for the book. It is built from a folder that lib.course.book makes; see there."""
+
+from lib.course.book import formulas, pages
+
+project = "Distributed training, by building it"
+html_title = project
+extensions = ["myst_nb"]
+nitpicky = True
+
+highlight_language = "none"
+nb_execution_mode = "off"
+nb_ipywidgets_js = {}
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 2
+html_math_renderer = "mathml"
+
+html_theme = "sphinx_book_theme"
+html_static_path = ["static"]
+html_css_files = ["book.css"]
+html_js_files = [("book.js", {"defer": "defer"})]
+html_show_search_summary = False  # it would ask for the pages, which a page opened as a file may not
+html_copy_source = False
+html_scaled_image_link = False
+html_show_sourcelink = False
+html_show_sphinx = False
+html_use_index = False
+html_context = {"default_mode": "auto"}
+html_theme_options = {
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+    "navbar_persistent": [],
+    "show_toc_level": 1,
+    "toc_title": "On this page",
+}
+
+
+def setup(app):
+    app.add_html_math_renderer("mathml", (formulas.visit_inline, None), (formulas.visit_block, None))
+    app.connect("doctree-read", pages.describe)

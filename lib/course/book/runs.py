@@ -1,0 +1,76 @@
+"""What the animated figures show: real runs of the notebooks' own cells, recorded once in runs.json.
+
+    python -m lib.course record        # run these cells again, and store what they made; half a minute
+
+The data are those that the figure beside the animation is drawn from.
+"""
+
+import json
+from pathlib import Path
+
+import nbformat
+
+from lib.course import execute, notebook, reach
+from lib.course.notebook import CourseError
+
+STORED = Path(__file__).with_name("runs.json")
+
+# name: (lab, the cell below whose output it stands, what makes its data after the cells that this needs have run)
+RUNS = {
+    "ring_all_reduce": ("lab0_concepts", "ring-figure", """
+from lib.collectives.contents import traced
+from lib.plots import chunks, messages
+done = launch.capture(traced, use(ring_all_reduce), nproc=4)
+panels = messages.rounds(done.ledger.entries)
+states, arrived = chunks.states_after(done, panels)
+data = {"rounds": [[[send.rank, send.peer] for send in panel] for panel in panels],
+        "arrived": [sorted(places) for places in arrived],
+        "states": [[[sum(counts) for counts in rank] for rank in state] for state in states]}"""),
+    "one_f_one_b_and_zb_h1": ("lab2_pipeline_parallel", "measured-all", """
+shortest = {}
+for _ in range(6):
+    rounds_of_steps(1)
+    for name in ("1F1B", "ZB-H1"):
+        length = max(bar.end for bar in bars[name]) - min(bar.start for bar in bars[name])
+        if name not in shortest or length < shortest[name][0]:
+            shortest[name] = length, bars[name]
+zero = {name: min(bar.start for bar in some) for name, (_, some) in shortest.items()}
+data = {name: [[bar.rank, bar.action.kind, bar.action.microbatch, bar.start - zero[name], bar.end - zero[name]]
+               for bar in some] for name, (_, some) in shortest.items()}"""),
+    "gather_and_free": ("lab4_zero_fsdp", "fsdp-figure", """
+data = {"events": launch.run(events_of, use(FSDP), use(Unit), nproc=2)[0], "units": SHAPE.n_layers, "ranks": 2}"""),
+    "tokens_to_experts": ("lab5_moe", "parallel-figure", """
+data = {"rows": launch.run(rows_to_ranks, nproc=4, ledger=False)}"""),
+}  # fmt: skip
+
+
+def stored() -> dict:
+    """{name: what was recorded}"""
+    return json.loads(STORED.read_text(encoding="utf-8"))
+
+
+def record(root: Path, names: list[str]) -> None:
+    """Run what RUNS says of these and store it. Raises CourseError where a cell fails."""
+    kept = stored() if STORED.exists() else {}
+    for name in names:
+        lab, _, source = RUNS[name]
+        solution = notebook.read(notebook.solution_path(root, lab))
+        cells = reach.needed(solution, source)
+        dump = nbformat.v4.new_code_cell(f"{source}\nimport json\nprint('DATA' + json.dumps(data))", id="dump")
+        run = nbformat.v4.new_notebook(cells=[*cells, dump], metadata=solution.metadata)
+        execute.run(run, root / "solutions", cell_timeout=300)
+        said = "".join(output.get("text", "") for output in dump.outputs)
+        if "DATA" not in said:
+            raise CourseError(f"{name}: the cells of {lab} printed no data")
+        kept[name] = json.loads(said.split("DATA")[1].splitlines()[0])
+    lines = [f"{json.dumps(name)}: {json.dumps(_short(kept[name]))}" for name in RUNS if name in kept]
+    STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def _short(data):
+    """The same with times to the tenth of a millisecond."""
+    if isinstance(data, dict):
+        return {key: _short(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_short(value) for value in data]
+    return round(data, 4) if isinstance(data, float) else data

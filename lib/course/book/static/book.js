@@ -1,0 +1,165 @@
+// What the book does in the browser: answers wait for a guess, figures move.
+// Without this script everything is there to be read: answers folded, figures still.
+"use strict";
+
+const make = (tag, properties = {}, ...children) => {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+};
+
+// --- Predict ---------------------------------------------------------------------------------------------------------
+
+const guesses = {
+  place: `guesses ${location.pathname}`,
+  all() {
+    try { return JSON.parse(localStorage.getItem(this.place)) || {}; } catch { return {}; } // storage may be forbidden
+  },
+  keep(name, guess) {
+    try { localStorage.setItem(this.place, JSON.stringify({ ...this.all(), [name]: guess })); } catch { }
+  },
+};
+
+// A form for a guess; `told` gets it, now if it was made on an earlier visit.
+function ask(name, question, told) {
+  const input = make("input", { type: "text", required: true, autocomplete: "off" });
+  const form = make("form", { className: "guess" },
+    make("label", {}, make("span", { textContent: `${question} ` }), input), make("button", { textContent: "Lock it in" }));
+  const lock = (guess) => {
+    form.replaceChildren(make("p", { textContent: `You guessed: ${guess}`, tabIndex: -1 }));
+    told(guess);
+  };
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    guesses.keep(name, input.value.trim());
+    lock(input.value.trim());
+    form.firstChild.focus();
+  });
+  const before = guesses.all()[name];
+  if (before !== undefined) lock(before);
+  return form;
+}
+
+// What a cell printed with the guess that stands in the notebook, 0, says the reader's.
+function say(guess, output) {
+  const texts = document.createTreeWalker(output, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    text.data = text.data.replace(/\byou( predicted| said| batch)? (0(\.0+)?|\.{6})(?=[^.\d]|\.?$|\.\s)/m, `you$1 ${guess}`);
+  }
+}
+
+function lockPredictions() {
+  const waiting = new Map(); // output -> names of the guesses that it waits for
+  for (const cell of document.querySelectorAll("[class*=tag_waits-]")) {
+    const names = [...cell.classList].filter((one) => one.startsWith("tag_waits-")).map((one) => one.slice(10));
+    for (const output of cell.querySelectorAll(":scope > .cell_output")) {
+      output.hidden = true;
+      output.before(make("p", { className: "locked", textContent: "What this cell printed is shown after your guess above." }));
+      waiting.set(output, new Set(names));
+    }
+  }
+  const asked = new Set();
+  for (const cell of document.querySelectorAll(".tag_predict")) {
+    const [, names, what] = cell.textContent.match(/^(\w+(?:, \w+)*) = .*# Predict: (.*)$/m);
+    const folded = cell.previousElementSibling;
+    const answer = folded?.matches("details.predict") ? folded : null;
+    if (answer) { answer.hidden = true; asked.add(answer); }
+    cell.append(ask(names, `Your guess: ${what.replace(/^type (your )?/, "")}`, (guess) => {
+      if (answer) { answer.hidden = false; answer.open = true; }
+      for (const [output, awaited] of waiting) {
+        const before = awaited.size;
+        for (const name of names.split(", ")) awaited.delete(name);
+        if (awaited.size === before) continue;
+        if (!names.includes(",")) say(guess, output);
+        if (awaited.size === 0 && output.hidden) { output.hidden = false; output.previousElementSibling.remove(); }
+      }
+    }));
+  }
+  [...document.querySelectorAll("details.predict")].forEach((answer, place) => {
+    if (asked.has(answer)) return;
+    answer.hidden = true;
+    answer.before(ask(`answer ${place}`, "Your guess", () => { answer.hidden = false; answer.open = true; }));
+  });
+}
+
+// --- figures that move -------------------------------------------------------------------------------------------------
+
+const here = document.currentScript.src.replace(/[^/]*$/, ""); // a script next to this one can be had from a file, too
+const arrived = new Map();
+const book = { figure: (name, data) => arrived.get(name)(data) };
+
+function bring(name) {
+  return new Promise((resolve, reject) => {
+    arrived.set(name, resolve);
+    document.head.append(make("script", { src: `${here}figures/${name}.js`, onerror: reject }));
+  });
+}
+
+async function unpacked(base64) {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+// A slider or a menu; `moved` is called when it has moved. Its place is control.place().
+function controlOf({ name, stops, start, menu }, moved) {
+  const said = make("output", { textContent: stops[start] });
+  const input = menu ? make("select", {}, ...stops.map((stop) => make("option", { textContent: stop })))
+    : make("input", { type: "range", min: 0, max: stops.length - 1, step: 1 });
+  if (menu) input.selectedIndex = start; else input.value = start;
+  const place = () => (menu ? input.selectedIndex : Number(input.value));
+  const tell = () => {
+    said.textContent = stops[place()];
+    input.setAttribute("aria-valuetext", stops[place()]);
+  };
+  if (!menu) tell();
+  input.addEventListener("input", () => { if (!menu) tell(); moved(); });
+  const row = make("label", {}, make("span", { textContent: name.replaceAll("_", " ") }), input, ...(menu ? [] : [said]));
+  const go = (to) => { if (menu) input.selectedIndex = to; else { input.value = to; tell(); } moved(); };
+  return { row, place, go, stops };
+}
+
+// Play and pause; a step at a time for who wants little motion. Nothing moves before it is asked to.
+function player(time, seconds, running) {
+  const calm = matchMedia("(prefers-reduced-motion: reduce)");
+  const button = make("button", { type: "button" });
+  let timer = null;
+  const last = time.stops.length - 1;
+  const step = () => time.go(time.place() >= last ? 0 : time.place() + 1);
+  const name = () => { button.textContent = timer ? "Pause" : calm.matches ? "Next step" : "Play"; };
+  const stop = () => { clearInterval(timer); timer = null; running(null); name(); };
+  button.addEventListener("click", () => {
+    if (timer) { stop(); return; }
+    step();
+    if (calm.matches) return;
+    timer = setInterval(() => { step(); if (time.place() === last) stop(); }, 1000 * seconds);
+    running(timer);
+    name();
+  });
+  calm.addEventListener("change", stop);
+  name();
+  return button;
+}
+
+async function move(holder) {
+  const { controls, alts, packed, seconds } = await bring(holder.dataset.figure);
+  const { shared, figures } = await unpacked(packed);
+  const image = holder.querySelector("img") || holder.previousElementSibling.querySelector("img");
+  const heard = make("p", { className: "visually-hidden", role: "status" });
+  const show = () => {
+    const at = handles.reduce((sum, one) => sum * one.stops.length + one.place(), 0);
+    const svg = figures[at].replace(">", `><defs>${shared}</defs>`);
+    image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
+    image.alt = alts[at];
+    if (!playing) heard.textContent = alts[at];
+  };
+  let playing = null;
+  const handles = controls.map((one) => controlOf(one, () => show()));
+  const box = make("div", { className: "controls" }, ...handles.map((one) => one.row), heard);
+  if (seconds) box.prepend(player(handles[0], seconds, (timer) => { playing = timer; }));
+  holder.append(box);
+}
+
+for (const holder of document.querySelectorAll(".moving")) move(holder);
+lockPredictions();

@@ -1,0 +1,158 @@
+"""The book: built without a warning, whole, with no line of an answer, and asking for nothing outside its folder."""
+
+import html
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from lib.course import book, build, notebook
+from lib.course.__main__ import main
+from lib.course.book import notebooks
+from lib.course.notebook import ROOT, CourseError
+from lib.course.withhold import marked
+
+pytest.importorskip("myst_nb", reason="not run: the book's tools are not installed (pip install -e '.[book]')")
+formulas = pytest.importorskip("lib.course.book.formulas")
+pytest.importorskip("math_core", reason="not run: the book's tools are not installed (pip install -e '.[book]')")
+
+LABS = notebook.labs(ROOT)
+LONG = 25  # characters of a line that says something
+ASKS = {"link": "href", "script": "src", "img": "src", "source": "src", "iframe": "src", "video": "src", "audio": "src"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("book") / "book"
+    assert main(["book", str(out)]) == 0
+    return out
+
+
+def text_of(page):
+    """What is to be read on a page, in one line without spaces: markup cuts lines of code into words."""
+    return re.sub(r"\s+", "", html.unescape(re.sub(r"<[^>]*>", "", page)))
+
+
+class Asks(HTMLParser):
+    """What a page asks for, its figures, and how many formulas it has."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.addresses, self.images, self.formulas = [], [], 0
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if address := given.get(ASKS.get(tag)):
+            self.addresses.append(address)
+        if tag == "img":
+            self.images.append(given)
+        self.formulas += tag == "math"
+
+
+@pytest.fixture(scope="module")
+def lines():
+    """{line without spaces: where it stands} of what students are to write, and of hidden cases."""
+    given = "\n".join(
+        re.sub(r"\s+", "", cell.source)
+        for lab in LABS
+        for cell in build.student_notebook(notebook.read(notebook.solution_path(ROOT, lab))).cells
+    )
+    found = {}
+    for lab in LABS:
+        solution = notebook.read(notebook.solution_path(ROOT, lab))
+        for cell in solution.cells:
+            shown = build.student_source(cell).splitlines()
+            found |= {line: cell.id for line in cell.source.splitlines() if line not in shown}
+    for path in sorted((ROOT / "lib").rglob("*.py")):
+        source = path.read_text(encoding="utf-8").splitlines()
+        for one in marked("\n".join(source)) if "course" not in path.parts else ():
+            found |= dict.fromkeys(source[one.first : one.last], one.key)
+    squeezed = {re.sub(r"\s+", "", line.split("  #")[0]): where for line, where in found.items()}
+    return {line: where for line, where in squeezed.items() if len(line) >= LONG and line not in given}
+
+
+def leaks(page, lines):
+    """The lines that a page has: {line: whose}."""
+    read = text_of(page)
+    return {line: where for line, where in lines.items() if line in read}
+
+
+def test_a_page_for_each_lab_and_a_glossary_in_three_scripts(folder):
+    assert {path.stem for path in folder.glob("*.html")} == {"index", "glossary", "search", *LABS}
+    glossary = (folder / "glossary.html").read_text(encoding="utf-8")
+    assert all(word in glossary for word in ("English", "简体中文", "繁體中文", "all-reduce", "流水线", "管線"))
+    assert glossary.count("<tr") > 30
+
+
+def test_no_page_has_a_line_of_an_answer(folder, lines):
+    assert len(lines) > 500
+    for path in folder.rglob("*"):
+        if path.suffix in (".html", ".js", ".txt", ".ipynb", ".md"):
+            assert leaks(path.read_text(encoding="utf-8"), lines) == {}, path
+
+
+def test_a_line_of_an_answer_would_be_found(lines):
+    line = next(iter(lines))
+    assert set(leaks(f"<pre><span>{html.escape(line[:9])}</span> {html.escape(line[9:])}</pre>", lines)) >= {line}
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_a_page_has_the_lab_and_what_its_cells_printed(folder, lab):
+    solution = notebook.read(notebook.solution_path(ROOT, lab))
+    page = (folder / f"{lab}.html").read_text(encoding="utf-8")
+    read = text_of(page)
+    for cell, merged in zip(solution.cells, notebooks.page(solution).cells, strict=True):
+        role = notebook.role(cell)
+        if cell.cell_type == "code":
+            assert re.sub(r"\s+", "", build.student_source(cell)) in read, cell.id
+        if role in ("answer", "check"):
+            assert merged.outputs == []
+            said = [re.sub(r"\s+", "", output.get("text", "")) for output in cell.outputs]
+            assert not any(text and text in read for text in said), cell.id
+        for output in merged.get("outputs", []):
+            if output.output_type == "stream":
+                assert re.sub(r"\s+", "", re.sub(r"\x1b\[[\d;]*m", "", output.text)) in read, cell.id
+    student = build.student_notebook(solution)
+    folded = sum(cell.source.count("<details") for cell in student.cells)
+    assert page.count("<details") == page.count("</details>") == folded
+    assert not re.search(r"\$\\|\\(frac|cdot|beta)\b", read)
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_every_figure_says_what_it_shows(folder, lab):
+    drawn = list(notebooks.pictures(notebooks.page(notebook.read(notebook.solution_path(ROOT, lab)))))
+    shown = Asks((folder / f"{lab}.html").read_text(encoding="utf-8")).images
+    assert [image["alt"] for image in shown] == [output.metadata["image/png"]["alt"] for output in drawn]
+    assert len(shown) > 5 and all(len(image["alt"]) > 40 for image in shown)
+
+
+def test_no_page_asks_for_anything_outside_the_folder(folder):
+    for path in folder.glob("*.html"):
+        for address in Asks(path.read_text(encoding="utf-8")).addresses:
+            assert not re.match(r"[a-z]+:|/", address), (path.name, address)
+            file = folder / re.split("[?#]", address)[0]
+            assert file.is_file() or not re.split("[?#]", address)[0], (path.name, address)
+
+
+def test_formulas_are_elements_and_one_that_is_not_understood_is_named(folder):
+    assert Asks((folder / "lab0_concepts.html").read_text(encoding="utf-8")).formulas > 50
+    assert formulas.in_html(r"<b>$\frac12$</b>").startswith("<b><math><mfrac>")
+    with pytest.raises(ValueError, match=r"nosuchword"):
+        formulas.mathml(r"\nosuchword{x}")
+
+
+def test_a_warning_stops_the_build_and_leaves_the_old_book(tmp_path, monkeypatch):
+    out = tmp_path / "book"
+    out.mkdir()
+    (out / "index.html").write_text("old")
+    monkeypatch.setattr(book, "write_sources", broken_sources)
+    with pytest.raises(CourseError, match="nowhere"):
+        book.make(ROOT, out)
+    assert (out / "index.html").read_text() == "old" and list(tmp_path.iterdir()) == [out]
+
+
+def broken_sources(root, sources):
+    sources.mkdir(parents=True)
+    (sources / "conf.py").write_text("html_theme = 'basic'\nextensions = ['myst_nb']\n")
+    (sources / "index.md").write_text("# Book\n\n[gone](nowhere.md)\n")
