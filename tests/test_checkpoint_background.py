@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from test_checkpoint import in_a_child
 from torch import nn
 
 from lib import checkpoint, launch, zero
@@ -101,17 +102,6 @@ class Moments:
 
         file.write = counting
         return file
-
-
-def in_a_child(run):
-    child = os.fork()
-    if child == 0:
-        try:
-            run()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def moments_of_a_run(folder):

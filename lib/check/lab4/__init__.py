@@ -17,5 +17,7 @@ Beside them:
     unit.py                  the first part of fsdp.py: a Unit method by method, and under lib's FSDP
     fsdp_models.py           what sharded answers train, and what one process makes of it
     fsdp_training.py         a training by an FSDP, watched, beside that
+    owners.py                the first part of muon.py
+    disk.py                  a disk that stands still when told to
     *_wrong.py               known mistakes of the file of that name; no release has them
 """

@@ -8,8 +8,6 @@
 It runs here, without ranks. The disk is a folder, and `open` gives files that wait and note.
 """
 
-import contextlib
-import os
 import random
 import tempfile
 import threading
@@ -24,135 +22,13 @@ from lib.check import pure
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab4.disk import PATIENCE, Disk
 from lib.checkpoint import background
 from lib.checkpoint.random_state import random_state, set_random_state
 
-CALLS = ("fsync", "rename", "replace", "remove", "unlink")  # of os
 PARTS = ("model", "optimizer", "random", "position")
-PATIENCE, MOMENT = 5.0, 0.15  # seconds: what should not wait; a wait that should be seen
+MOMENT = 0.15  # seconds: a wait that should be seen
 BEGIN, BESIDE, TO_DISK = "begins", "one at a time", "commit"
-
-
-class Disk:
-    """A folder, what is asked of it, and a gate that every write waits at. calls: [(what, name or names)]."""
-
-    def __init__(self, folder):
-        self.folder, self.calls, self.gate, self.open_now, self.most = Path(folder), [], threading.Event(), 0, 0
-        self.second, self.full, self.synced, self.names, self.look = (
-            threading.Event(),
-            False,
-            set(),
-            {},
-            lambda what: None,
-        )
-        self.lock = threading.Lock()
-        self.gate.set()
-        self.starts = threading.Event()  # threads wait at this one before they do anything
-        self.starts.set()
-
-    def open(self, path, mode="wb"):
-        """For `AsyncCheckpoint`'s open."""
-        if "w" in mode:
-            with self.lock:
-                self.open_now += 1
-                self.most = max(self.most, self.open_now)
-            if self.open_now > 1:
-                self.second.set()
-            self.stands_still()
-        file = open(path, mode)  # noqa: SIM115
-        if "w" in mode:
-            self.names[os.fstat(file.fileno()).st_ino] = Path(path).name
-            self.note("open", Path(path).name)
-        return Noting(file, self)
-
-    def stands_still(self):
-        """Until the gates are open; but what waits for what never comes goes on after a while."""
-        if not (self.starts.wait(PATIENCE) and self.gate.wait(PATIENCE)):
-            self.starts.set()
-            self.gate.set()
-
-    def note(self, what, *names):
-        self.calls.append((what, *names))
-        self.look(what)
-
-    @contextlib.contextmanager
-    def watched(self):
-        """os.fsync, os.replace and the like are noted."""
-        before, start, main = (
-            {name: getattr(os, name) for name in CALLS},
-            threading.Thread.start,
-            threading.current_thread(),
-        )
-
-        def starts(thread):
-            if not thread.daemon or threading.current_thread() is main:
-                run = thread.run
-                thread.run = lambda: (self.starts.wait(PATIENCE) or self.stands_still(), run())
-            start(thread)
-
-        def noted(name):
-            def call(*args, **kwargs):
-                if name == "fsync":
-                    at = os.fstat(args[0]).st_ino
-                    known = "the folder" if at == self.folder.stat().st_ino else self.names.get(at, "a file")
-                    told = (known,)
-                else:
-                    told = tuple(Path(arg).name for arg in args[:2] if isinstance(arg, (str, Path)))
-                found = before[name](*args, **kwargs)
-                self.note("rename" if name == "replace" else "remove" if name == "unlink" else name, *told)
-                return found
-
-            return call
-
-        for name in CALLS:
-            setattr(os, name, noted(name))
-        threading.Thread.start = starts
-        try:
-            yield self
-        finally:
-            threading.Thread.start = start
-            for name, call in before.items():
-                setattr(os, name, call)
-            self.gate.set()
-            self.starts.set()
-
-    def whole(self):
-        """{step: state} of what a run that resumes now could load."""
-        found = {}
-        for path in sorted(self.folder.glob("step_*.pt")):
-            with contextlib.suppress(Exception):
-                found[int(path.stem[5:])] = torch.load(path, weights_only=True)
-        return found
-
-
-class Noting:
-    """A file that waits at the disk's gate."""
-
-    def __init__(self, file, disk):
-        self.file, self.disk = file, disk
-
-    def write(self, data):
-        self.disk.stands_still()
-        if self.disk.full:
-            raise OSError(28, "No space left on device")
-        if not self.disk.calls or self.disk.calls[-1] != ("write", Path(self.file.name).name):
-            self.disk.note("write", Path(self.file.name).name)
-        return self.file.write(data)
-
-    def close(self):
-        if not self.file.closed:
-            with self.disk.lock:
-                self.disk.open_now -= 1
-        self.file.close()
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
 
 
 class Run:
@@ -217,8 +93,7 @@ def _begins(run, saver, disk, rights, seen):
     began = time.monotonic()
     _begin(run, saver, 1, rights)
     if time.monotonic() - began >= PATIENCE:
-        text = "begin(1): it has waited for the disk: training stands still meanwhile"
-        seen[BEGIN] = Problem("stalls", text)
+        seen[BEGIN] = Problem("stalls", "begin(1) has waited for the disk: training stands still meanwhile")
         return
     for _ in range(3):
         run.step()
@@ -229,7 +104,7 @@ def _begins(run, saver, disk, rights, seen):
     if 1 not in whole:
         left = sorted(path.name for path in disk.folder.iterdir())
         text = f"after wait(), folder holds {left}: expected step_00000001.pt, as torch.save writes it"
-        seen[BEGIN] = Problem("not there", text, {"left": left, "unsaved": not left})
+        seen[BEGIN] = Problem("not there", text)
     else:
         seen["copy"] = _differs(whole[1], rights[1], run.state(), 1)
 
@@ -272,13 +147,12 @@ def _one_at_a_time(run, saver, disk, rights, seen):
     clock = threading.Timer(0, goes_on)
     clock.start()
     _begin(run, saver, 3, rights)
-    at_begin = disk.whole()
     clock.join()
     saver.wait()
-    whole = disk.whole()
+    whole, named = disk.whole(), {call[-1] for call in disk.calls}
     if disk.most > 1:
         seen[BESIDE] = Problem("two writes", "begin(3): step 3 is being written while step 2 still is", {})
-    elif 3 not in whole or 2 not in {**at_begin, **whole}:
+    elif 3 not in whole or not (2 in whole or named & {"step_00000002.pt"}):
         missing = 3 if 3 not in whole else 2
         seen[BESIDE] = Problem(
             "left out", f"step {missing} was begun, and is not there after wait()", {"step": missing}
@@ -289,20 +163,18 @@ def _one_at_a_time(run, saver, disk, rights, seen):
 
 def _commits(run, saver, disk, rights, seen):
     """What is asked of the disk, in order; and is there something to resume from at each call?"""
-    disk.calls.clear()
-    gone = []
+    disk.calls, gone = [], []
 
     def look(what):
         whole = disk.whole()
-        if not any(step in whole and _same(whole[step], rights[step]) for step in (3, 6)) and not gone:
+        if not any(_same(whole.get(step), rights[step]) for step in (3, 6)):
             gone.append(what)
 
     disk.look = look
     _begin(run, saver, 6, rights)
     saver.wait()
     disk.look = lambda what: None
-    calls = [*disk.calls]
-    final = "step_00000006.pt"
+    calls, final = [*disk.calls], "step_00000006.pt"
     names = [call for call in calls if call[0] == "rename" and call[-1] == final]
     told = "\nThe calls: " + ", ".join(" ".join(call) for call in calls)
     if gone:
@@ -351,8 +223,7 @@ def _tells_errors(run, saver, disk, rights, seen):
             _begin(run, saver, 8, rights)
             saver.wait()
         except OSError:
-            text = "step 7 failed, and was told; begin(8) or its wait() raises it again"
-            seen["errors"] = Problem("again", text)
+            seen["errors"] = Problem("again", "step 7 failed, and was told; begin(8) or its wait() raises it again")
             return
         if not _same(disk.whole().get(8), rights[8]):
             seen["errors"] = Problem("no more", "after step 7 has failed, step 8 is not written any more")
@@ -379,8 +250,7 @@ EXERCISE = Exercise(
     leaves_out={
         "precise": "bits are compared, of every dtype that is there",
         "under way": "at most one is: that is a claim",
-        "empty rank": "there are no ranks",
-        "alone": "there are no ranks",
+        **dict.fromkeys(("empty rank", "alone"), "there are no ranks"),
         "generators": "the notebook gives none",
         "returned": "nothing is returned: the files hold the result",
         "memory": "a copy of the state is what it is about; at most one is alive, as at most one write is",

@@ -14,6 +14,13 @@ from lib import checkpoint
 from lib.checkpoint import background
 
 
+def to_disk(saver, path, state):
+    with saver.open(path, "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 class AsInTheNotebook:
     """Right. The wrong ones below replace a method of it."""
 
@@ -33,10 +40,7 @@ class AsInTheNotebook:
     def write(self, step, state):
         try:
             part = self.path(step).with_suffix(".part")
-            with self.open(part, "wb") as file:
-                torch.save(state, file)
-                file.flush()
-                os.fsync(file.fileno())
+            to_disk(self, part, state)
             os.replace(part, self.path(step))
             checkpoint.sync_folder(self.folder)
             for old in sorted(self.folder.glob("step_*.pt"))[:-2]:
@@ -69,10 +73,7 @@ class WithAPool(AsInTheNotebook):
 
     def put(self, step, state):
         beside = self.folder / "new"
-        with self.open(beside, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
+        to_disk(self, beside, state)
         beside.rename(self.path(step))
         checkpoint.sync_folder(self.folder)
         for old in sorted(self.folder.glob("step_*.pt"))[:-2]:
@@ -107,10 +108,7 @@ class SecondThread(AsInTheNotebook):
 
 class OpensItsName(AsInTheNotebook):
     def write(self, step, state):
-        with self.open(self.path(step), "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
+        to_disk(self, self.path(step), state)
         checkpoint.sync_folder(self.folder)
 
 
@@ -208,10 +206,7 @@ class OverTheLastOne(AsInTheNotebook):
 class CopiesIntoPlace(AsInTheNotebook):
     def write(self, step, state):
         part = self.folder / "new.part"
-        with self.open(part, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
+        to_disk(self, part, state)
         shutil.copyfile(part, self.path(step))
         checkpoint.sync_folder(self.folder)
 
@@ -249,20 +244,14 @@ class FsyncFirst(AsInTheNotebook):
 class NoFolder(AsInTheNotebook):
     def write(self, step, state):
         part = self.path(step).with_suffix(".part")
-        with self.open(part, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
+        to_disk(self, part, state)
         os.replace(part, self.path(step))
 
 
 class KeepsAll(AsInTheNotebook):
     def write(self, step, state):
         part = self.path(step).with_suffix(".part")
-        with self.open(part, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
+        to_disk(self, part, state)
         os.replace(part, self.path(step))
         checkpoint.sync_folder(self.folder)
 
