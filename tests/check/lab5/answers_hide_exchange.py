@@ -359,7 +359,7 @@ WRONG = {
         WrongOrder: "halves in each other's place",
         Plain: "the whole at once",
         Forgotten: "never waited for",
-        SharedOnce: "another result",
+        SharedOnce: "without the shared expert",
         NoGradient: "another gradient",
         SharedWithoutGradient: "another gradient",
         NoReturn: "nothing returned",
