@@ -139,7 +139,7 @@ def tokens_to_experts(data):
     """data: "rows", how many each rank (row) has for the experts of each rank (column)."""
     rows, n = data["rows"], len(data["rows"])
     got = [sum(column) for column in zip(*rows, strict=True)]
-    title = f"Each rank sends {sum(rows[0])} rows; the experts get from {min(got)} to {max(got)}, and send all back"
+    title = f"{sum(got)} rows go to their experts and come back; a rank gets {min(got)} to {max(got)}"
     home = [(sender, to) for sender in range(n) for to in range(n) for _ in range(rows[sender][to])]
     guest = sorted(home, key=lambda pair: (pair[1], pair[0]))
     spots = lambda order, key, left: [
@@ -147,7 +147,7 @@ def tokens_to_experts(data):
         for rank in range(n) for i in range(sum(key(pair) == rank for pair in order))
     ]  # fmt: skip
     begin = spots(home, lambda pair: pair[0], 90)
-    seats = spots(guest, lambda pair: pair[1], 560)
+    seats = spots(guest, lambda pair: pair[1], 470)
     end = [seats[i] for i in _places(home, guest)]
     frames = []
     for step in [*range(GLIDE * 2 + 1), *reversed(range(GLIDE * 2))]:
@@ -158,10 +158,12 @@ def tokens_to_experts(data):
         for rank in range(n):
             y = 96 + 78 * rank
             parts.append(say(12, y, f"rank {rank}", rank_color(rank), weight="bold"))
-            parts.append(say(545, y, f"experts of {rank}", rank_color(rank), "end", "bold"))
+            parts.append(say(756, y, f"experts of {rank}", rank_color(rank), "end", "bold"))
         for (_, to), (x, y), (u, v) in zip(home, begin, end, strict=True):
             color = rank_color(to)
-            parts.append(f'<circle cx="{x + ease * (u - x):.0f}" cy="{y + ease * (v - y):.0f}" r="3.6" fill="{color}"/>')
+            parts.append(
+                f'<circle cx="{x + ease * (u - x):.0f}" cy="{y + ease * (v - y):.0f}" r="3.6" fill="{color}"/>'
+            )
         caption = "A dot: a row, in the colour of the rank that has its expert."
         told = "; ".join(f"rank {r} has {' '.join(map(str, of))} for ranks 0 to {n - 1}" for r, of in enumerate(rows))
         frames.append(frame(130 + 78 * n, title, caption, parts, f"{what}. {told}."))
