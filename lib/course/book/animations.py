@@ -13,7 +13,6 @@ from html import escape
 
 from matplotlib.colors import to_hex
 
-from lib.pipeline.simulate import Bar
 from lib.plots import chunks, units
 from lib.plots.boxes import BOX_COLOR
 from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, on_color, rank_color
@@ -75,27 +74,25 @@ def ring_all_reduce(data):
 
 def one_f_one_b_and_zb_h1(data, steps=72):
     """data: {schedule: [(rank, kind, micro-batch, start, end), ...]}, in seconds."""
-    bars = {name: [Bar(rank, (kind, batch), start, end) for rank, kind, batch, start, end in some]
-            for name, some in data.items()}  # fmt: skip
-    ends = {name: max(bar.end for bar in some) for name, some in bars.items()}
+    ends = {name: max(end for *_, end in some) for name, some in data.items()}
     longest, (first, second) = max(ends.values()), ends
     title = f"{second} takes {ends[second] / ends[first]:.0%} of {first}'s time: W fills what was idle"
-    frames, n = [], 1 + max(bar.rank for some in bars.values() for bar in some)
+    frames, n = [], 1 + max(rank for some in data.values() for rank, *_ in some)
     for step in range(steps + 1):
         now, parts = longest * step / steps, []
-        for panel, (name, some) in enumerate(bars.items()):
+        for panel, (name, some) in enumerate(data.items()):
             top = 74 + panel * (30 * n + 44)
             clock = f"{name}: {'done, ' if now >= ends[name] else ''}{1e3 * min(now, ends[name]):.0f} ms"
             parts.append(say(12, top - 12, clock, weight="bold"))
             for rank in range(n):
                 parts.append(say(12, top + 30 * rank + 19, f"rank {rank}", rank_color(rank), weight="bold"))
                 parts.append(rect(76, top + 30 * rank, 680 * min(now, ends[name]) / longest, 26, OP_COLOR["idle"]))
-            for rank, (kind, batch), start, end in some:
+            for rank, kind, batch, start, end in some:
                 if start < now:
                     x, wide = 76 + 680 * start / longest, 680 * (min(end, now) - start) / longest
                     parts.append(rect(x, top + 30 * rank, wide, 26, BOX_COLOR[kind], batch if end <= now else ""))
-        done = {name: sum(bar.end <= now for bar in some) for name, some in bars.items()}
-        told = "; ".join(f"{name} has done {done[name]} of {len(bars[name])} actions" for name in bars)
+        done = {name: sum(end <= now for *_, end in some) for name, some in data.items()}
+        told = "; ".join(f"{name} has done {done[name]} of {len(data[name])} actions" for name in data)
         caption = "Four ranks, timed. Blue: forward; orange: backward; green: of the weights alone; grey: idle."
         frames.append(frame(86 + 2 * (30 * n + 44), title, caption, parts, f"At {1e3 * now:.0f} ms {told}."))
     return frames
