@@ -6,6 +6,7 @@ import pytest
 from toy_lab import toy_notebook
 
 from lib.course import build, execute, notebook
+from lib.course.__main__ import main
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +17,14 @@ def toy_root(tmp_path_factory):
     execute.execute(root, "lab9_toy", cell_timeout=300)
     build.build(root, "lab9_toy")
     return root
+
+
+@pytest.fixture(scope="session")
+def book_folder(tmp_path_factory):
+    """The book, built once for all tests of a process."""
+    out = tmp_path_factory.mktemp("book") / "book"
+    assert main(["book", str(out)]) == 0
+    return out
 
 
 @pytest.fixture

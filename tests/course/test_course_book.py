@@ -1,16 +1,22 @@
 """The book: built without a warning, whole, with no line of an answer, and asking for nothing outside its folder."""
 
+import base64
 import html
+import json
+import math
 import re
+import zlib
 from html.parser import HTMLParser
+from xml.dom import minidom
 
 import pytest
 
+from lib import explore, pipeline
 from lib.course import book, build, notebook
-from lib.course.__main__ import main
-from lib.course.book import notebooks
+from lib.course.book import animations, explorers, notebooks, runs
 from lib.course.notebook import ROOT, CourseError
 from lib.course.withhold import marked
+from lib.plots import units
 
 pytest.importorskip("myst_nb", reason="not run: the book's tools are not installed (pip install -e '.[book]')")
 formulas = pytest.importorskip("lib.course.book.formulas")
@@ -22,10 +28,8 @@ ASKS = {"link": "href", "script": "src", "img": "src", "source": "src", "iframe"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    out = tmp_path_factory.mktemp("book") / "book"
-    assert main(["book", str(out)]) == 0
-    return out
+def folder(book_folder):
+    return book_folder
 
 
 def text_of(page):
@@ -102,7 +106,9 @@ def test_a_page_has_the_lab_and_what_its_cells_printed(folder, lab):
     solution = notebook.read(notebook.solution_path(ROOT, lab))
     page = (folder / f"{lab}.html").read_text(encoding="utf-8")
     read = text_of(page)
-    for cell, merged in zip(solution.cells, notebooks.page(solution).cells, strict=True):
+    shown = {cell.id: cell for cell in notebooks.page(solution).cells}
+    for cell in solution.cells:
+        merged = shown[cell.id]
         role = notebook.role(cell)
         if cell.cell_type == "code":
             assert re.sub(r"\s+", "", build.student_source(cell)) in read, cell.id
@@ -123,7 +129,8 @@ def test_a_page_has_the_lab_and_what_its_cells_printed(folder, lab):
 def test_every_figure_says_what_it_shows(folder, lab):
     drawn = list(notebooks.pictures(notebooks.page(notebook.read(notebook.solution_path(ROOT, lab)))))
     shown = Asks((folder / f"{lab}.html").read_text(encoding="utf-8")).images
-    assert [image["alt"] for image in shown] == [output.metadata["image/png"]["alt"] for output in drawn]
+    outputs = [image["alt"] for image in shown if image["src"].startswith("_images")]
+    assert outputs == [output.metadata["image/png"]["alt"] for output in drawn]
     assert len(shown) > 5 and all(len(image["alt"]) > 40 for image in shown)
 
 
@@ -140,6 +147,73 @@ def test_formulas_are_elements_and_one_that_is_not_understood_is_named(folder):
     assert formulas.in_html(r"<b>$\frac12$</b>").startswith("<b><math><mfrac>")
     with pytest.raises(ValueError, match=r"nosuchword"):
         formulas.mathml(r"\nosuchword{x}")
+
+
+@pytest.mark.parametrize("name", explorers.GRID)
+def test_an_explorer_has_a_figure_for_each_setting_and_begins_as_in_the_notebook(folder, name):
+    text = (folder / "_static" / "figures" / f"{name}.js").read_text(encoding="utf-8")
+    data = json.loads(text.removeprefix(f'book.figure("{name}", ').removesuffix(");\n"))
+    packed = json.loads(zlib.decompress(base64.b64decode(data["packed"])))
+    assert len(data["alts"]) == len(packed["figures"]) == math.prod(len(one["stops"]) for one in data["controls"])
+    for figure in packed["figures"][:: max(1, len(data["alts"]) // 8)]:
+        whole = minidom.parseString(figure.replace(">", f"><defs>{packed['shared']}</defs>", 1))
+        there = {one.getAttribute("id") for one in whole.getElementsByTagName("*")}
+        used = {one.getAttribute("xlink:href")[1:] for one in whole.getElementsByTagName("use")}
+        assert used and used <= there
+    start = 0
+    for one in data["controls"]:
+        start = start * len(one["stops"]) + one["start"]
+    draw, _ = explore.settings(getattr(explore, name))
+    assert data["alts"][start] == draw().alt and len(set(data["alts"])) > len(data["alts"]) / 2
+
+
+def test_what_moves_on_a_page_has_at_most_three_megabytes(folder):
+    for lab in LABS:
+        names = re.findall(r'data-figure="(\w+)"', (folder / f"{lab}.html").read_text(encoding="utf-8"))
+        size = sum((folder / "_static" / "figures" / f"{name}.js").stat().st_size for name in names)
+        assert size <= 3e6, lab
+
+
+def test_a_setting_that_the_notebook_does_not_have_is_refused(monkeypatch):
+    monkeypatch.setitem(explorers.GRID, "capacity", {"experts": [8, 9]})
+    with pytest.raises(ValueError, match="experts"):
+        explorers.controls("capacity")
+
+
+def test_the_recorded_ring_is_the_ring_and_its_last_frame_says_so():
+    data = runs.stored()["ring_all_reduce"]
+    assert data["rounds"] == [[[r, (r + 1) % 4] for r in range(4)]] * 6
+    assert data["states"][2] == [[1 + (r - c - 1) % 4 for c in range(4)] for r in range(4)]
+    assert data["states"][-1] == [[4] * 4] * 4
+    assert "rank 3 holds 4 4 4 4" in animations.ring_all_reduce(data)[-1][1]
+
+
+def test_the_recorded_schedules_are_those_of_the_lab():
+    data = runs.stored()["one_f_one_b_and_zb_h1"]
+    for name, schedule in (("1F1B", pipeline.one_f_one_b(4, 8)), ("ZB-H1", pipeline.zb_h1(4, 8))):
+        for rank, actions in enumerate(schedule):
+            ran = sorted((start, kind, batch) for r, kind, batch, start, _ in data[name] if r == rank)
+            assert [(kind, batch) for _, kind, batch in ran] == [(a.kind, a.microbatch) for a in actions]
+    first, second = (max(end for *_, end in some) for some in data.values())
+    assert second < 0.9 * first
+    assert len(animations.one_f_one_b_and_zb_h1(data)) == 73
+
+
+def test_the_recorded_step_gathers_each_block_twice_and_one_at_a_time():
+    data = runs.stored()["gather_and_free"]
+    events = units.changes("ZeRO-3", data["events"], data["units"])
+    for block in range(data["units"]):
+        assert [what for _, what, unit in events if unit == block] == ["unshard", "reshard"] * 2
+    frames = animations.gather_and_free(data)
+    assert all(alt.count("block", alt.index("whole: ")) <= 1 for _, alt in frames)
+    assert frames[0][1].endswith("whole: none.")
+
+
+def test_the_recorded_rows_all_arrive_and_all_come_back():
+    data = runs.stored()["tokens_to_experts"]
+    frames = animations.tokens_to_experts(data)
+    assert {svg.count("<circle") for svg, _ in frames} == {sum(map(sum, data["rows"]))}
+    assert frames[0] == frames[-1] != frames[len(frames) // 2]
 
 
 def test_a_warning_stops_the_build_and_leaves_the_old_book(tmp_path, monkeypatch):

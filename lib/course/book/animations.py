@@ -13,7 +13,6 @@ from html import escape
 
 from matplotlib.colors import to_hex
 
-from lib.pipeline.simulate import Bar
 from lib.plots import chunks, units
 from lib.plots.boxes import BOX_COLOR
 from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, on_color, rank_color
@@ -75,27 +74,25 @@ def ring_all_reduce(data):
 
 def one_f_one_b_and_zb_h1(data, steps=72):
     """data: {schedule: [(rank, kind, micro-batch, start, end), ...]}, in seconds."""
-    bars = {name: [Bar(rank, (kind, batch), start, end) for rank, kind, batch, start, end in some]
-            for name, some in data.items()}  # fmt: skip
-    ends = {name: max(bar.end for bar in some) for name, some in bars.items()}
+    ends = {name: max(end for *_, end in some) for name, some in data.items()}
     longest, (first, second) = max(ends.values()), ends
     title = f"{second} takes {ends[second] / ends[first]:.0%} of {first}'s time: W fills what was idle"
-    frames, n = [], 1 + max(bar.rank for some in bars.values() for bar in some)
+    frames, n = [], 1 + max(rank for some in data.values() for rank, *_ in some)
     for step in range(steps + 1):
         now, parts = longest * step / steps, []
-        for panel, (name, some) in enumerate(bars.items()):
+        for panel, (name, some) in enumerate(data.items()):
             top = 74 + panel * (30 * n + 44)
             clock = f"{name}: {'done, ' if now >= ends[name] else ''}{1e3 * min(now, ends[name]):.0f} ms"
             parts.append(say(12, top - 12, clock, weight="bold"))
             for rank in range(n):
                 parts.append(say(12, top + 30 * rank + 19, f"rank {rank}", rank_color(rank), weight="bold"))
                 parts.append(rect(76, top + 30 * rank, 680 * min(now, ends[name]) / longest, 26, OP_COLOR["idle"]))
-            for rank, (kind, batch), start, end in some:
+            for rank, kind, batch, start, end in some:
                 if start < now:
                     x, wide = 76 + 680 * start / longest, 680 * (min(end, now) - start) / longest
                     parts.append(rect(x, top + 30 * rank, wide, 26, BOX_COLOR[kind], batch if end <= now else ""))
-        done = {name: sum(bar.end <= now for bar in some) for name, some in bars.items()}
-        told = "; ".join(f"{name} has done {done[name]} of {len(bars[name])} actions" for name in bars)
+        done = {name: sum(end <= now for *_, end in some) for name, some in data.items()}
+        told = "; ".join(f"{name} has done {done[name]} of {len(data[name])} actions" for name in data)
         caption = "Four ranks, timed. Blue: forward; orange: backward; green: of the weights alone; grey: idle."
         frames.append(frame(86 + 2 * (30 * n + 44), title, caption, parts, f"At {1e3 * now:.0f} ms {told}."))
     return frames
@@ -139,7 +136,7 @@ def tokens_to_experts(data):
     """data: "rows", how many each rank (row) has for the experts of each rank (column)."""
     rows, n = data["rows"], len(data["rows"])
     got = [sum(column) for column in zip(*rows, strict=True)]
-    title = f"Each rank sends {sum(rows[0])} rows; the experts get from {min(got)} to {max(got)}, and send all back"
+    title = f"{sum(got)} rows go to their experts and come back; a rank gets {min(got)} to {max(got)}"
     home = [(sender, to) for sender in range(n) for to in range(n) for _ in range(rows[sender][to])]
     guest = sorted(home, key=lambda pair: (pair[1], pair[0]))
     spots = lambda order, key, left: [
@@ -147,7 +144,7 @@ def tokens_to_experts(data):
         for rank in range(n) for i in range(sum(key(pair) == rank for pair in order))
     ]  # fmt: skip
     begin = spots(home, lambda pair: pair[0], 90)
-    seats = spots(guest, lambda pair: pair[1], 560)
+    seats = spots(guest, lambda pair: pair[1], 470)
     end = [seats[i] for i in _places(home, guest)]
     frames = []
     for step in [*range(GLIDE * 2 + 1), *reversed(range(GLIDE * 2))]:
@@ -158,10 +155,12 @@ def tokens_to_experts(data):
         for rank in range(n):
             y = 96 + 78 * rank
             parts.append(say(12, y, f"rank {rank}", rank_color(rank), weight="bold"))
-            parts.append(say(545, y, f"experts of {rank}", rank_color(rank), "end", "bold"))
+            parts.append(say(756, y, f"experts of {rank}", rank_color(rank), "end", "bold"))
         for (_, to), (x, y), (u, v) in zip(home, begin, end, strict=True):
             color = rank_color(to)
-            parts.append(f'<circle cx="{x + ease * (u - x):.0f}" cy="{y + ease * (v - y):.0f}" r="3.6" fill="{color}"/>')
+            parts.append(
+                f'<circle cx="{x + ease * (u - x):.0f}" cy="{y + ease * (v - y):.0f}" r="3.6" fill="{color}"/>'
+            )
         caption = "A dot: a row, in the colour of the rank that has its expert."
         told = "; ".join(f"rank {r} has {' '.join(map(str, of))} for ranks 0 to {n - 1}" for r, of in enumerate(rows))
         frames.append(frame(130 + 78 * n, title, caption, parts, f"{what}. {told}."))

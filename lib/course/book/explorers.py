@@ -14,6 +14,7 @@ import inspect
 import itertools
 import json
 import multiprocessing
+import os
 import re
 import shutil
 import sys
@@ -108,9 +109,12 @@ def write(folder: Path, names: list[str], kept: Path, processes: int = 2) -> Non
     """
     kept = kept / _sources()
     if not all((kept / f"{name}.js").exists() for name in names):
-        shutil.rmtree(kept.parent, ignore_errors=True)
-        kept.mkdir(parents=True)
-        _draw(kept, names, processes)
+        part = kept.with_name(f".{os.getpid()}")
+        part.mkdir(parents=True)
+        _draw(part, names, processes)
+        for old in kept.parent.glob("[!.]*"):
+            shutil.rmtree(old, ignore_errors=True)
+        os.replace(part, kept)
     for name in names:
         shutil.copy(kept / f"{name}.js", folder)
 

@@ -53,7 +53,7 @@ def page(solution: NotebookNode, animated: dict[str, tuple[str, str]] | None = N
 
 
 def moving(name: str, alt: str = "") -> NotebookNode:
-    """The cell in which book.js makes a figure move, by figures/NAME.js: the one above it, or NAME.svg if it has alt."""
+    """The cell in which book.js makes a figure move, by figures/NAME.js: the one above, or with alt NAME.svg."""
     still = f'<img src="_static/figures/{name}.svg" alt="{escape(alt)}">' if alt else ""
     source = f'<div class="moving" data-figure="{name}">{still}</div>'
     return new_markdown_cell(source, id=f"moving-{name.replace('_', '-')}")

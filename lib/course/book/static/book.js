@@ -161,5 +161,14 @@ async function move(holder) {
   holder.append(box);
 }
 
+// A formula that is wider than the page can be scrolled with the keyboard.
+function reachFormulas() {
+  for (const one of document.querySelectorAll(".formula")) {
+    if (one.scrollWidth > one.clientWidth) one.tabIndex = 0; else one.removeAttribute("tabindex");
+  }
+}
+
 for (const holder of document.querySelectorAll(".moving")) move(holder);
 lockPredictions();
+reachFormulas();
+addEventListener("resize", reachFormulas);
