@@ -28,7 +28,7 @@ from lib import text as texts
 from lib.model import GPT, Shape, cross_entropy
 
 ROWS, SEQ_LEN = 4, 16  # of a rank, in a step
-ROOM = 2  # a pace over what a part takes
+ROOM, MOST = 2, 20  # a pace over what a part takes; how many times longer it may become
 TRIED = 20  # steps, a save after every fourth
 
 
@@ -48,13 +48,13 @@ NO_PACE, PACE = Pace(0, 0, 0, 0), Pace(step=0.01, save=0.06, restart=0.25, mtbf=
 
 
 def pace_here(pace=PACE, nproc=2):
-    """The Pace, every part of it so many times longer that this machine can keep it, as it is now."""
+    """The Pace, every part of it so many times longer, MOST at most, that this machine can keep it, as it is now."""
     with tempfile.TemporaryDirectory() as folder:
         _until_killed(folder, 1, NO_PACE, 0.0, time.monotonic(), nproc)
         failed = time.monotonic()
         took = launch.capture(train, folder, 4, NO_PACE, failed, None, TRIED, nproc=nproc, ledger=False)[0]
     needs = Pace(took["step"], took["save"], took["ready"] - failed, 0)
-    return pace.times(max(1.0, *(ROOM * n / p for n, p in zip(needs[:3], pace[:3], strict=True))))
+    return pace.times(min(MOST, max(1.0, *(ROOM * n / p for n, p in zip(needs[:3], pace[:3], strict=True)))))
 
 
 def kept_steps(folder, gaps, every, pace, nproc=2):

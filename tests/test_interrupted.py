@@ -8,6 +8,7 @@ from lib.cost.goodput import best_interval, kept_work, lost_share, simulated
 from lib.interrupted import NO_PACE, PACE, Pace, kept_steps, pace_here, train
 
 FAILURES, TRIES = 12, 3
+BUSY = 5  # times the pace of a machine that has nothing else to do
 GAPS = np.random.default_rng(3).exponential(1.0, FAILURES)  # of the mean time between failures
 EVERY = round(best_interval(PACE.save, PACE.mtbf) / PACE.step)
 
@@ -16,24 +17,28 @@ def run_to(folder, steps, every=5):
     return launch.capture(train, str(folder), every, NO_PACE, 0.0, None, steps, nproc=2, ledger=False)
 
 
-def killed(folder):
+def killed(folder, pace):
     """(kept by the ranks, kept by the clock) between the failures, in mean times between failures."""
-    pace = pace_here()
     kept = kept_steps(str(folder), pace.mtbf * GAPS, EVERY, pace) * pace.step / pace.mtbf
     return kept, kept_work(GAPS, *(seconds / PACE.mtbf for seconds in (EVERY * PACE.step, PACE.save, PACE.restart)))
 
 
 def test_twelve_kills_lose_what_the_clock_and_the_formula_say(tmp_path):
-    settings = (EVERY * PACE.step, PACE.save, PACE.restart, PACE.mtbf)
+    settings, lost = (EVERY * PACE.step, PACE.save, PACE.restart, PACE.mtbf), None
     low, high = np.quantile(simulated(*settings, failures=FAILURES, jobs=4000), [0.05, 0.95])
-    for number in range(TRIES):  # a machine that is too busy for the pace loses more
-        kept, should = killed(tmp_path / str(number))
+    for number in range(TRIES):
+        pace = pace_here()
+        if pace.mtbf > BUSY * PACE.mtbf:
+            continue
+        kept, should = killed(tmp_path / str(number), pace)
+        assert checkpoint.latest(tmp_path / str(number)) == round(kept.sum() * pace.mtbf / pace.step)
         lost, by_the_clock = (1 - each.sum() / GAPS.sum() for each in (kept, should))
         if abs(lost - by_the_clock) < 0.03:
             break
+    if lost is None:
+        pytest.skip(f"not run: other programs keep this machine busy, so that it would take over {BUSY * 10} seconds")
     assert lost == pytest.approx(by_the_clock, abs=0.03)
     assert low <= lost <= high and low <= lost_share(*settings) <= high
-    assert checkpoint.latest(tmp_path / str(number)) % EVERY == 0
 
 
 def test_after_kills_it_ends_as_if_nothing_had_happened(tmp_path):
