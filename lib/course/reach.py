@@ -40,10 +40,7 @@ class Names(NamedTuple):
 
 def reached(nb: NotebookNode) -> list[NotebookNode]:
     """The code cells that have a role in grading, those that answers reach, and what all these need, in order."""
-    cells = [cell for cell in nb.cells if cell.cell_type == "code"]
-    names = [names_of(cell.source) for cell in cells]
-    imported = set().union(*(its.imports for its in names))  # no cell changes what these hold
-    names = [its._replace(changes=its.changes - imported) for its in names]
+    cells, names = _cells(nb)
     kept, made_with = set(), set()
     for i, cell in enumerate(cells):
         role, its = notebook.role(cell), names[i]
@@ -53,10 +50,30 @@ def reached(nb: NotebookNode) -> list[NotebookNode]:
         else:
             made_with -= its.replaces
             kept |= {i} if role else set()
-    for i in reversed(range(len(cells))):
+    return [cells[i] for i in sorted(_with_makers(kept, names))]
+
+
+def needed(nb: NotebookNode, source: str) -> list[NotebookNode]:
+    """The code cells that have made what `source`, run after all of them, would read, in order."""
+    cells, names = _cells(nb)
+    kept = {j for name in names_of(source).reads for j in _made_by(name, names)}
+    return [cells[i] for i in sorted(_with_makers(kept, names))]
+
+
+def _cells(nb: NotebookNode) -> tuple[list[NotebookNode], list[Names]]:
+    """The code cells, and what each does with names."""
+    cells = [cell for cell in nb.cells if cell.cell_type == "code"]
+    names = [names_of(cell.source) for cell in cells]
+    imported = set().union(*(its.imports for its in names))  # no cell changes what these hold
+    return cells, [its._replace(changes=its.changes - imported) for its in names]
+
+
+def _with_makers(kept: set[int], names: list[Names]) -> set[int]:
+    """The places `kept`, and those of all cells that these need."""
+    for i in reversed(range(len(names))):
         if i in kept:
             kept.update(j for name in names[i].reads for j in _made_by(name, names[:i]))
-    return [cells[i] for i in sorted(kept)]
+    return kept
 
 
 def _made_by(name: str, names: list[Names]) -> Iterator[int]:
@@ -105,16 +122,3 @@ def _changed(tree: ast.Module) -> Iterator[str]:
                 place = place.value
             if isinstance(place, ast.Name):
                 yield place.id
-
-
-def needed(nb: NotebookNode, source: str) -> list[NotebookNode]:
-    """The code cells that have made what `source`, run after all of them, would read, in order."""
-    cells = [cell for cell in nb.cells if cell.cell_type == "code"]
-    names = [names_of(cell.source) for cell in cells]
-    imported = set().union(*(its.imports for its in names))
-    names = [its._replace(changes=its.changes - imported) for its in names]
-    kept = {j for name in names_of(source).reads for j in _made_by(name, names)}
-    for i in reversed(range(len(cells))):
-        if i in kept:
-            kept.update(j for name in names[i].reads for j in _made_by(name, names[:i]))
-    return [cells[i] for i in sorted(kept)]

@@ -161,6 +161,7 @@ def test_axe_finds_nothing_serious(chromium, book_folder, name, scheme):
         form.locator("input").fill("1")
         form.locator("button").click()
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")  # all is laid out
     found = axe.Axe().run(page, options={"preload": False, "resultTypes": ["violations"]}).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in SERIOUS] == []
     page.close()

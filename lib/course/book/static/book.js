@@ -161,14 +161,11 @@ async function move(holder) {
   holder.append(box);
 }
 
-// A formula that is wider than the page can be scrolled with the keyboard.
-function reachFormulas() {
-  for (const one of document.querySelectorAll(".formula")) {
-    if (one.scrollWidth > one.clientWidth) one.tabIndex = 0; else one.removeAttribute("tabindex");
-  }
-}
+// What is wider than its place, once it is seen, can be scrolled with the keyboard.
+const seen = new ResizeObserver((them) => {
+  for (const { target } of them) if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+});
 
 for (const holder of document.querySelectorAll(".moving")) move(holder);
 lockPredictions();
-reachFormulas();
-addEventListener("resize", reachFormulas);
+document.querySelectorAll(".formula, .bd-article pre").forEach((one) => seen.observe(one));
