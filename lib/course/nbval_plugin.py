@@ -124,7 +124,7 @@ def _told(raised: nbformat.NotebookNode) -> str:
     """What was raised, and the last line of a cell it came through: "NameError: ..., line 3: return y"."""
     said, text = f"{raised.ename}: {FILE.sub('', raised.evalue)}", COLOURS.sub("", "\n".join(raised.traceback))
     places = [*re.finditer(r"^ *Cell In ?\[\d+\], line (\d+)", text, re.MULTILINE)]
-    if not places:
+    if not places or raised.ename == "CheckFailed":  # that comes through the check's one line, and says itself where
         return said
     number, below = places[-1][1], text[places[-1].end() :]
     source = re.search(rf"^-*> ?{number} (.+)$", below, re.MULTILINE) or re.match(r"\n    (\S.*)", below)

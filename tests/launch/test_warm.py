@@ -315,7 +315,7 @@ def test_the_set_that_rested_longest_ends_when_memory_gets_short(monkeypatch):
     oldest, newer = (launch.capture(os.getpid, nproc=nproc) for nproc in (2, 3))
     assert all(map(psutil.pid_exists, oldest))
     free = iter([0] + [1 << 50] * 100)
-    monkeypatch.setattr(warm, "_free", lambda: next(free))
+    monkeypatch.setattr(warm.linux, "free", lambda: next(free))
     launch.capture(os.getpid, nproc=5)
     assert eventually(lambda: not any(map(psutil.pid_exists, oldest)))  # once their server has seen it
     assert all(map(psutil.pid_exists, newer))
