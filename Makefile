@@ -50,7 +50,7 @@ $(STAMP): pyproject.toml
 	@test -x $(PY) || { echo "making $(ENV)"; $(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 15), \
 		f"this course needs Python 3.11 to 3.14, and {sys.executable} is {sys.version.split()[0]}: make PYTHON=python3.12 ..."' \
 		&& $(PYTHON) -m venv $(ENV); }
-	@echo "PyTorch $(TORCH) and the rest go into $(ENV): about 1.5 GB with a PyTorch for the CPU, 7 GB with CUDA. For the"
+	@echo "PyTorch $(TORCH) and the rest go into $(ENV): about 1.5 GB with a PyTorch for the CPU, 8 GB with CUDA. For the"
 	@echo "CPU alone give TORCH_INDEX=URL; pytorch.org, 'Get started', Compute Platform CPU, shows the URL after --index-url."
 	@begin=$$(date +%s); $(PIP) torch==$(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) && $(PIP) -e ".[dev$(EXTRAS:%=$(COMMA)%)]" && \
 		echo "$(ENV) is ready: $$(du -sh $(ENV) | cut -f1), $$(($$(date +%s) - begin)) s"
