@@ -6,10 +6,12 @@ Exit code 0: done (a graded notebook may have any number of points). 1: somethin
 import argparse
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -59,6 +61,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--jobs", type=int, default=2, metavar="N", help="of a folder: notebooks at a time")
     command.add_argument("--limits", type=json.loads, default={}, metavar="JSON", help='such as {"memory": 2000000000}')
     command.add_argument("--hide", action="append", default=[], type=Path, help="a folder no notebook may look into")
+    what = "how notebooks are shut in; default: the strongest that works here"
+    command.add_argument("--sandbox", choices=["bubblewrap", "sealed", "open"], help=what)
+    command.add_argument("--while-stdin-is-open", action="store_true", help=argparse.SUPPRESS)  # see classroom._start
     command = commands.add_parser("release", help="write a student bundle", description="Write a student bundle.")
     command.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
     command.add_argument("--lab", action="append", metavar="LAB", help="0, lab0 or lab0_concepts; default: every lab")
@@ -166,8 +171,13 @@ def run_grade(args: argparse.Namespace, root: Path) -> int:
     path = args.notebook or notebook.lab_path(root, lab)
     limits = isolate.Limits(**args.limits)
     if path.is_dir():
-        return run_class(args, submissions.Terms(lab, root, args.cell_timeout, args.total_timeout, limits))
-    result = grade.grade_notebook(lab, path, root, args.cell_timeout, args.total_timeout, limits, args.hide)
+        terms = submissions.Terms(lab, root, args.cell_timeout, args.total_timeout, limits, args.sandbox)
+        return run_class(args, terms)
+    if args.while_stdin_is_open:
+        threading.Thread(target=stop_when_stdin_closes, daemon=True).start()
+    held = isolate.held(args.sandbox)
+    print(f"the notebook runs {held.says}", flush=True)
+    result = grade.grade_notebook(lab, path, root, args.cell_timeout, args.total_timeout, limits, args.hide, held)
     for target, text in ((args.json, json.dumps(result, indent=1) + "\n"), (args.junit, report.junit(result))):
         if target:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -176,12 +186,18 @@ def run_grade(args: argparse.Namespace, root: Path) -> int:
     return 0
 
 
+def stop_when_stdin_closes() -> None:
+    """Whoever started us holds the other end: when that is gone, we stop as if we were told to."""
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def run_class(args: argparse.Namespace, terms: submissions.Terms) -> int:
     """Grade a folder of notebooks into --out; 1 if some could not be graded: named, and tried again next time."""
     if not args.out:
         raise CourseError(f"{args.notebook} is a folder: say with --out where its results go")
-    says = isolate.held().says
-    print(f"notebooks run {says}")
+    says = isolate.held(terms.sandbox).says
+    print(f"notebooks run {says}", flush=True)
     records = classroom.grade_class(args.notebook, args.out, terms, max(1, args.jobs))
     feedback.write_all(records, args.out, says)
     failed = [record for record in records if record["result"] is None]

@@ -11,6 +11,7 @@ folder graded twice gives the same bytes. Submissions are only read.
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,11 +22,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from . import grade, notebook, submissions
+from . import grade, isolate, notebook, submissions
 from .notebook import CourseError
 from .submissions import Submission, Terms
 
 AFTER_LIMIT = 120  # seconds that a grading process may take beyond its notebook's total limit
+RUNNING = ".running-"  # how the folder in `out` begins in which results lie until they are stored
 POLL = 0.1  # seconds between two looks at what runs
 
 
@@ -38,6 +40,8 @@ def grade_class(folder: Path, out: Path, terms: Terms, jobs: int) -> list[dict]:
     folder, out = folder.resolve(), out.resolve()
     if out.is_relative_to(folder):
         raise CourseError(f"--out {out} lies inside the submissions: choose another folder")
+    for killed in out.glob(f"{RUNNING}*"):
+        shutil.rmtree(killed, ignore_errors=True)
     class_ = submissions.find(folder, terms.lab)
     version = submissions.version(terms)
     keys = {one.student: submissions.key(one, version) for one in class_}
@@ -46,7 +50,7 @@ def grade_class(folder: Path, out: Path, terms: Terms, jobs: int) -> list[dict]:
     records = {one.student: _finished(students, one.student, keys[one.student]) for one in class_}
     waiting = [one for one in class_ if records[one.student] is None]
     with tqdm(total=len(class_), initial=len(class_) - len(waiting), desc=terms.lab, unit=" notebooks") as bar:
-        for one, result, trouble in _graded(waiting, [folder, out], terms, jobs):
+        for one, result, trouble in _graded(waiting, folder, out, terms, jobs):
             record = {"student": one.student, "key": keys[one.student], "result": result, "trouble": trouble}
             records[one.student] = record
             if result is not None:
@@ -82,7 +86,7 @@ class _Job:
 
 
 def _graded(
-    waiting: list[Submission], hidden: list[Path], terms: Terms, jobs: int
+    waiting: list[Submission], folder: Path, out: Path, terms: Terms, jobs: int
 ) -> Iterator[tuple[Submission, dict | None, str]]:
     """(submission, result or None, trouble), as they are finished. On the way out, what still runs is ended."""
     for one in waiting:
@@ -90,12 +94,12 @@ def _graded(
             yield one, grade.nothing(terms.lab, terms.root, one.trouble), ""
     left = [one for one in waiting if one.path]
     running: list[_Job] = []
-    with tempfile.TemporaryDirectory(prefix="lab-class-") as home:
+    with tempfile.TemporaryDirectory(prefix=RUNNING, dir=out) as home:
         try:
             while left or running:
                 while left and len(running) < jobs:
                     answer = Path(home, f"{len(left)}.json")
-                    running.append(_start(left.pop(0), answer, hidden, terms))
+                    running.append(_start(left.pop(0), answer, [folder, out], terms))
                 time.sleep(POLL)
                 for job in [job for job in running if job.process.poll() is not None]:
                     running.remove(job)
@@ -111,16 +115,20 @@ def _graded(
 
 
 def _start(one: Submission, answer: Path, hidden: list[Path], terms: Terms) -> _Job:
-    """Start grading one notebook, in a session of its own: Ctrl-C reaches us, and we end it in good order."""
+    """Start grading one notebook, in a session of its own: Ctrl-C reaches us, and we end it in good order.
+
+    If we are killed, its input closes, and it ends by itself what it started.
+    """
     command = [sys.executable, "-m", "lib.course", "--root", terms.root, "grade", one.path, "--lab", terms.lab]
-    command += ["--json", answer, "--limits", json.dumps(asdict(terms.limits))]
+    command += ["--json", answer, "--limits", json.dumps(asdict(terms.limits)), "--while-stdin-is-open"]
+    command += ["--sandbox", isolate.held(terms.sandbox).how]
     command += ["--cell-timeout", str(terms.cell_timeout), "--total-timeout", str(terms.total_timeout)]
     for folder in hidden:
         command += ["--hide", folder]
     path = os.pathsep.join(filter(None, [str(notebook.ROOT), os.environ.get("PYTHONPATH")]))
     with answer.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(
-            command, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            command, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             stderr=log, start_new_session=True,
         )  # fmt: skip
     return _Job(one, answer, process, time.monotonic() + terms.total_timeout + AFTER_LIMIT)
@@ -129,6 +137,7 @@ def _start(one: Submission, answer: Path, hidden: list[Path], terms: Terms) -> _
 def _end(job: _Job) -> None:
     """End one grading process; it ends what it started, and its keeper goes with it if it cannot."""
     job.process.terminate()
+    job.process.stdin.close()
     try:
         job.process.wait(timeout=20)
     except subprocess.TimeoutExpired:

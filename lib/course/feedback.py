@@ -68,6 +68,8 @@ def points_csv(records: list[dict]) -> str:
         if result:
             points = [f"{row['points']:g}" for row in result["exercises"]]
             looks = [note.removeprefix(LOOK) for note in result["notes"] if note.startswith(LOOK)]
+            lacking = [row["id"] for row in result["exercises"] if row["status"] == "missing"]
+            looks += [f"not in the notebook: {', '.join(lacking)}"] if lacking else []
             if "unreadable" in result:
                 points, looks = [""] * len(points), [f"unreadable: {result['unreadable']}"]
             to.writerow([name, f"{result['points']:g}", result["max_points"], *points, _cell("; ".join(looks))])

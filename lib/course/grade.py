@@ -18,8 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import merge, nbval_run, notebook
-from .isolate import Limits
+from . import isolate, merge, nbval_run, notebook
 from .nbval_run import Cell
 from .notebook import CourseError, Exercise
 
@@ -36,19 +35,20 @@ def grade_notebook(
     root: Path = notebook.ROOT,
     cell_timeout: float = CELL_TIMEOUT,
     total_timeout: float = TOTAL_TIMEOUT,
-    limits: Limits = Limits(),  # noqa: B008  (frozen)
+    limits: isolate.Limits = isolate.Limits(),  # noqa: B008  (frozen)
     hidden: Sequence[Path] = (),
+    held: isolate.Held | None = None,
 ) -> dict:
     """Grade the notebook at `path` as a solution of `lab` ("0", "lab0" or "lab0_concepts").
 
-    limits: what its code may use. hidden: folders, besides solutions/ and tests/, that it finds empty where this
-    machine can have that.
+    limits: what its code may use. hidden: folders, besides the course's, that it finds empty where this machine can
+    have that. held: how it is shut in, by default in the strongest way that works here.
 
     Returns {"lab", "points", "max_points", "exercises": [{"id", "points", "max_points", "bonus", "status",
     "message", "hint"}], "notes": [str]}. A bonus exercise adds to "points" and not to "max_points". Statuses: "passed",
     "failed", "not written yet", "error", "timeout", "kernel died", "missing".
-    A notebook that cannot be read earns 0 points, and "unreadable" says why; CourseError is raised only if the
-    grader itself cannot work.
+    A notebook that cannot be read, or is none of this lab, earns 0 points, and "unreadable" says why; CourseError is
+    raised only if the grader itself cannot work.
     """
     (lab,) = notebook.labs(root, [lab])
     canonical = notebook.read(notebook.solution_path(root, lab))
@@ -61,7 +61,9 @@ def grade_notebook(
     if trouble:
         return nothing(lab, root, trouble)
     merged = merge.merge(canonical, cells)
-    shut_in = {"limits": limits, "hidden": [root / "solutions", root / "tests", *hidden]}
+    if exercises and len(merged.missing) == len(merged.stubs):
+        return nothing(lab, root, "none of this lab's answer cells was found: is it the notebook of another lab?")
+    shut_in = {"limits": limits, "hidden": [root, *hidden], "held": held}
     rows = _run_until_done(exercises, merged, cell_timeout, total_timeout, shut_in)
     return _result(lab, exercises, rows, merged.notes)
 

@@ -1,22 +1,28 @@
 """Shut in what a notebook's code may do while it is graded: what is asked of keeper.py, and what it can hold here.
 
-    what                     sealed (Linux, namespaces)            open (elsewhere; most containers)
-    network                  loopback only                         not prevented
-    files                    read-only; home, solutions, others'   an ordinary user's: not prevented
-                             submissions hidden; work bounded      root's: code runs as a user of its own
-    other processes          not seen                              root's: cannot be touched; else not prevented
-    left running             ended by the kernel                   ended by the keeper (Linux), by their name else
-    environment              the names in ALLOWED, nothing else    the same
-    CPU, memory, file size   per process, and memory of all        per process (macOS: CPU and file size only), of all
+    what                     bubblewrap, sealed (Linux, namespaces)   open (elsewhere; most containers)
+    network                  loopback only                            not prevented
+    files                    read-only, work bounded; there are only  an ordinary user's: not prevented
+                             - bubblewrap: Python, lib, /usr, and     root's: code runs as a user of its own
+                               what of /etc and /sys is in SYSTEM
+                             - sealed: these, and all of SHOWN
+    other processes          not seen                                 root's: cannot be touched; else not prevented
+    left running             ended by the kernel                      ended by the keeper (Linux), by their name else
+    environment              the names in ALLOWED, nothing else       the same
+    CPU, memory, file size   per process, and memory of all           per process (macOS: CPU, file size only), of all
+
+bubblewrap is taken where `bwrap` is installed, sealed where the namespaces can be had without it.
 
 Not prevented anywhere: what code does inside its own kernel, where the checks run, too. It can read lib (whose
 functions solve the exercises), see a hidden test while that runs, and forge a report. tamper.py looks for some of it.
 """
 
 import functools
+import glob
 import importlib.util
 import json
 import os
+import shutil
 import site
 import subprocess
 import sys
@@ -25,13 +31,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .notebook import ROOT
+from .keeper import FIRST_USER
+from .notebook import ROOT, CourseError
 
 START = [sys.executable, "-S", "-m", "lib.course.keeper"]  # -S: it needs no packages, and starts at once
 ALLOWED = {
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"),
     *("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
 }
+LIBRARIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/gnu")
+SYSTEM = [f"/etc/{name}" for name in ("alternatives", "fonts", "hosts", "ld.so.cache", "ld.so.conf")]
+SYSTEM += [f"/etc/{name}" for name in ("ld.so.conf.d", "localtime", "nsswitch.conf")]
+SYSTEM += ["/sys/devices/system"]  # the number of processors
+SHOWN = (*LIBRARIES, "/etc", "/sys", "/dev", "/proc")  # sealed, all else at the top is hidden
 
 
 @dataclass(frozen=True)
@@ -48,9 +60,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Held:
-    """How far notebooks are shut in here. sealed, drop: see keeper.py; says: a sentence for whoever grades."""
+    """How far notebooks are shut in. how: "bubblewrap", "sealed" or "open"; drop: root's become a user of their own;
+    says: a sentence for whoever grades."""
 
-    sealed: bool
+    how: str
     drop: bool
     says: str
 
@@ -61,49 +74,109 @@ def wrap(
     """(command, its standard input) that runs `command` shut in.
 
     It works in `folder`/work, with a copy of `notebook` in there; of `folder`, report.jsonl and cells.jsonl stay
-    writable. env: given to it besides ALLOWED. hidden: folders that it finds empty, where that can be had.
+    writable. env: given to it besides ALLOWED. hidden: folders that it finds empty or not at all, where that can be
+    had; so is all that it does not need, but in "open".
     """
     work, books = folder / "work", [folder / "report.jsonl", folder / "cells.jsonl"]
     work.mkdir()
     for book in books:
         book.touch()
+    own = [work, *books]
+    own += [Path("/dev/shm")] if held.how != "open" and os.path.isdir("/dev/shm") else []
+    if held.drop:
+        folder.chmod(0o755)
     kept = {key: value for key, value in os.environ.items() if key in ALLOWED}
-    own = {"HOME": str(work), "TMPDIR": str(work), "USER": "student", "LOGNAME": "student"}
+    home = {"HOME": str(work), "TMPDIR": str(work), "USER": "student", "LOGNAME": "student"}
     task = {
         "command": command,
-        "env": {**kept, **own, **env},
+        "env": {**kept, **home, **env},
         "work": str(work),
-        "notebook": str(notebook),
+        "name": notebook.name,
+        "text": notebook.read_text(encoding="utf-8"),
         "writable": [str(book) for book in books],
-        "needed": sorted({str(Path(place).resolve()) for place in _needed()}),
-        "hidden": sorted({str(Path(place).resolve()) for place in [*hidden, Path.home()]} - {"/"}),
+        "needed": sorted(_needed()),
+        "hidden": sorted(_resolved([*hidden, ROOT, Path.home(), *_at_the_top()]) - {"/"}),
         "limits": asdict(limits),
-        "sealed": held.sealed,
-        "drop": held.drop,
+        "sealed": held.how == "sealed",
+        "user": FIRST_USER + os.getpid() if held.drop else None,
+        "own": [
+            str(work),
+            *map(str, books),
+            *(["/dev/shm"] if held.how != "open" and os.path.isdir("/dev/shm") else []),
+        ],
+        "parent": None if held.how == "bubblewrap" else os.getpid(),
     }
-    return START, json.dumps(task).encode()
+    start = [*_bubble(task), *START] if held.how == "bubblewrap" else START
+    return start, json.dumps(task).encode()
 
 
-def _needed() -> list[str]:
-    """Where Python, its packages and lib lie: all that a notebook must find, wherever a hidden folder lies."""
-    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [sys.prefix, sys.base_prefix, str(ROOT), site.getusersitepackages(), *filter(None, path)]
+def _needed() -> set[str]:
+    """Where Python, its packages and lib lie: all that a notebook must find, wherever a hidden folder lies.
+
+    Of the repository only lib: beside it are the solutions, the tests with their answers, and .git with both.
+    """
+    paths = os.pathsep.join(os.environ.get(name, "") for name in ("PYTHONPATH", "LD_LIBRARY_PATH"))
+    places = [sys.prefix, sys.base_prefix, site.getusersitepackages(), *filter(None, paths.split(os.pathsep))]
+    return _resolved(places) - {"/", str(ROOT)} | {str(ROOT / "lib"), str(ROOT / "pyproject.toml")}
+
+
+def _at_the_top() -> list[str]:
+    """Folders like /tmp, /var, /mnt: nothing there is needed but what _needed names."""
+    return [path for path in glob.glob("/*") if path not in SHOWN and not os.path.islink(path)]
+
+
+def _resolved(places) -> set[str]:
+    return {str(Path(place).resolve()) for place in places}
+
+
+def _bubble(task: dict) -> list[str]:
+    """bwrap's command line, up to the command: a root folder that is empty but for what is needed, to read."""
+    gpus = glob.glob("/dev/nvidia*")
+    read = [*LIBRARIES, *SYSTEM, *task["needed"], *(["/sys"] if gpus else [])]
+    read = [path for path in read if os.path.exists(path)]
+    placed = {path: ["--ro-bind", path, path] for path in read}
+    placed |= {path: ["--symlink", os.readlink(path), path] for path in LIBRARIES if os.path.islink(path)}
+    within = [path for path in task["hidden"] if os.path.isdir(path) and any(path.startswith(f"{p}/") for p in read)]
+    placed = {path: ["--tmpfs", path] for path in within} | placed
+    above = [str(folder) for path in [*placed, task["work"]] for folder in Path(path).parents]
+    placed = {path: ["--dir", path] for path in above} | placed
+    words = ["bwrap", "--die-with-parent", "--as-pid-1", "--unshare-cgroup-try"]
+    words += [f"--unshare-{what}" for what in ("ipc", "net", "pid", "uts")]
+    for path in sorted(placed, key=lambda path: path.count("/")):  # outer ones first
+        words += placed[path]
+    words += ["--proc", "/proc", "--dev", "/dev"]
+    for path in gpus:
+        words += ["--dev-bind", path, path]
+    for path in (task["work"], "/dev/shm"):
+        words += ["--size", str(task["limits"]["files"]), "--tmpfs", path]
+    for path in task["writable"]:
+        words += ["--bind", path, path]
+    for path in [*within, "/dev", "/"]:
+        words += ["--remount-ro", path]
+    return [*words, "--chdir", task["work"], "--"]
 
 
 @functools.cache
-def held() -> Held:
-    """The strongest of what this machine allows: tried, not guessed."""
+def held(how: str | None = None) -> Held:
+    """The strongest of what this machine allows, or `how`: tried, not guessed. CourseError if `how` does not work."""
     root = os.name == "posix" and os.geteuid() == 0
+    unlimited = "as root: the number of processes is not limited"
     modes = [
-        Held(True, root, "sealed: no network, read-only files, own processes only"),
-        Held(False, root, f"open: limits{', and a user of its own' if root else ''}; network and files not shut off"),
-        Held(False, False, "open, as root: the number of processes is not limited; network and files not shut off"),
+        Held("bubblewrap", root, "shut in by bubblewrap: no network; of files only Python and lib, to read"),
+        Held("sealed", root, "sealed: no network, read-only files, own processes only"),
+        *([Held("open", True, "open: limits, and a user of its own; network and files not shut off")] if root else []),
+        Held("open", False, f"open{', ' + unlimited if root else ': limits'}; network and files not shut off"),
     ]
-    return next((mode for mode in modes[:2] if _works(mode)), modes[2 if root else 1])
+    for mode in modes:
+        if how in (None, mode.how) and (mode is modes[-1] or _works(mode)):
+            return mode
+    raise CourseError(f"--sandbox {how} does not work here: without it, the strongest that does is taken")
 
 
 def _works(mode: Held) -> bool:
     """Whether a process shut in by `mode` can be started here, and can still read Python, nbval and lib."""
+    if mode.how == "bubblewrap" and not shutil.which("bwrap"):
+        return False
     look = "import os, sys; sys.exit(not all(os.access(path, os.R_OK) for path in sys.argv[1:]))"
     with tempfile.TemporaryDirectory(prefix="lab-try-") as folder:
         needed = [importlib.util.find_spec("nbval").origin, str(ROOT / "lib" / "course")]

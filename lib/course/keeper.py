@@ -7,8 +7,9 @@
 Sealed (Linux, where namespaces can be made: by root, or by an ordinary user in a user namespace of its own): init is
 process 1 of a PID namespace, so that the kernel itself ends all that is left when it goes; of the network only
 loopback is there; every file system is read-only but for a bounded one in memory, the work folder; the folders to
-hide (the home, the solutions, the others' submissions) are empty. Else (open) the keeper does init's part as a
-"child subreaper", and the rest is not prevented. In both, limits per process, and root becomes a user of its own.
+hide (the home, the solutions, the others' submissions) are empty. Under bubblewrap all that is done already when the
+keeper starts: it is init. Else (open) it does init's part as a "child subreaper", and the rest is not prevented. In
+all three, limits per process, and root becomes a user of its own.
 
 See seal.py, pid_namespaces(7), prctl(2), getrlimit(2).
 """
@@ -17,7 +18,6 @@ import contextlib
 import json
 import os
 import resource
-import shutil
 import signal
 import sys
 import time
@@ -25,7 +25,7 @@ import time
 from lib import linux
 from lib.course import seal
 
-FIRST_USER = 1_000_000_000  # root becomes user FIRST_USER + pid, whom nobody else is and who owns nothing
+FIRST_USER = 1_000_000_000  # root becomes user FIRST_USER + the grader's pid: nobody else is, and who owns nothing
 BROKEN = 70  # exit code: the keeper itself could not do its work
 
 
@@ -33,21 +33,17 @@ def main(task: dict) -> int:
     """Run task["command"]; returns its exit code, 128 + n if signal n ended it. Keys of task: see isolate.wrap."""
     if linux.IS_HERE:
         seal.call("prctl", seal.SUBREAPER, 1, 0, 0, 0)
-        seal.call("prctl", seal.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    user = FIRST_USER + os.getpid() if task["drop"] else None
-    if task["drop"]:
-        os.chmod(os.path.dirname(task["work"]), 0o755)
-        for path in [task["work"], *task["writable"]]:
-            os.chown(path, user, user)
+        seal.call("prctl", seal.DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)  # told to stop, we end what we keep
+        if task["parent"] not in (None, os.getppid()):  # it went before this
+            return BROKEN
     if not task["sealed"]:
-        shutil.copy(task["notebook"], task["work"])
-        return _tend(task, user)
+        return _tend(task)
     seal.unshare()
     init = os.fork()
     if init == 0:
         seal.call("prctl", seal.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        seal.close(task, user)
-        os._exit(_tend(task, user))
+        seal.close(task)
+        os._exit(_tend(task))
     try:
         return _exit_code(os.waitpid(init, 0)[1])
     except SystemExit:  # we were told to stop
@@ -56,13 +52,20 @@ def main(task: dict) -> int:
         raise
 
 
-def _tend(task: dict, user: int | None) -> int:
+def _tend(task: dict) -> int:
     """Start the command, reap what becomes ours, keep all memory within the limit; in the end, end all that runs."""
+    if linux.IS_HERE:
+        seal.call("prctl", seal.DUMPABLE, 0, 0, 0, 0)  # an ordinary user's: not to be looked into by what it keeps
+    os.chdir(task["work"])
+    with open(task["name"], "w", encoding="utf-8") as copy:
+        copy.write(task["text"])
+    os.chmod(task["name"], 0o644)
+    for path in task["own"] if task["user"] else []:
+        os.chown(path, task["user"], task["user"])
     first = os.fork()
     if first == 0:
         try:
-            _confine(task["limits"], user)
-            os.chdir(task["work"])
+            _confine(task["limits"], task["user"])
             os.execvpe(task["command"][0], task["command"], task["env"])
         except OSError as error:
             print(f"keeper: {error}", file=sys.stderr, flush=True)

@@ -65,13 +65,15 @@ def run(
     total_timeout: float,
     limits: isolate.Limits | None = None,
     hidden: Sequence[Path] = (),
+    held: isolate.Held | None = None,
     claims: str = "once",
 ) -> Run:
     """Run `path` through nbval, its kernel working in the notebook's folder.
 
     cell_timeout, total_timeout: seconds. limits: shut in, working on a copy of `path` in a folder of its own, with
-    the folders `hidden` empty where that can be had; without limits, the notebook is trusted. claims: "hold" where what
-    it measures has to show what its sentences say, else "once" (lib/measure.py).
+    the folders `hidden` empty where that can be had; without limits, the notebook is trusted. held: how it is shut
+    in, by default in the strongest way. claims: "hold" where what it measures has to show what its sentences say, else
+    "once" (lib/measure.py).
     Raises CourseError if nbval could not run the notebook at all.
     """
     name = uuid.uuid4().hex
@@ -87,7 +89,7 @@ def run(
         task = b""
         if limits:
             env["LAB_WORK"] = str(runs.parent)
-            command, task = isolate.wrap(command, env, folder, path, limits, hidden, isolate.held())
+            command, task = isolate.wrap(command, env, folder, path, limits, hidden, held or isolate.held())
         outer = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")} | env
         cut = False
         with log.open("wb") as out:

@@ -8,6 +8,7 @@ grader (lib/course) and of the limits: all that points depend on, and neither a 
 """
 
 import hashlib
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,13 +28,15 @@ class Submission:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a class is graded by: the lab's name, where the course lies, seconds per cell and in all, and limits."""
+    """What a class is graded by: the lab's name, where the course lies, seconds per cell and in all, limits, and how
+    notebooks are shut in (None: in the strongest way; see isolate.held)."""
 
     lab: str
     root: Path
     cell_timeout: float
     total_timeout: float
     limits: Limits = Limits()  # noqa: RUF009  (frozen)
+    sandbox: str | None = None
 
 
 def find(folder: Path, lab: str) -> list[Submission]:
@@ -42,15 +45,13 @@ def find(folder: Path, lab: str) -> list[Submission]:
     Raises CourseError if there are none, or two of one name.
     """
     found = []
-    for entry in sorted(folder.iterdir()):
+    for entry in sorted(folder.iterdir(), key=lambda entry: os.fsencode(entry)):
         if entry.name.startswith("."):
             continue
         if entry.is_dir() and not entry.is_symlink():
             found.append(_in_folder(entry, lab))
         elif entry.suffix == ".ipynb":
-            link = entry.is_symlink() or not entry.is_file()
-            trouble = f"{entry.name} is a link, not a file" if link else ""
-            found.append(Submission(entry.stem, None if link else entry, trouble))
+            found.append(_file(_text(entry.stem), entry))
     names = [one.student for one in found]
     if twice := {name for name in names if names.count(name) > 1}:
         raise CourseError(f"{folder} has both a file and a folder for {', '.join(sorted(twice))}: remove one of each")
@@ -59,16 +60,29 @@ def find(folder: Path, lab: str) -> list[Submission]:
     return found
 
 
+def _text(name: str) -> str:
+    """`name` as UTF-8 can hold it: an archive may have brought bytes that are none."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _file(student: str, path: Path) -> Submission:
+    if path.is_symlink() or not path.is_file():
+        return Submission(student, None, f"{_text(path.name)} is a link, not a file")
+    if not os.access(path, os.R_OK):
+        return Submission(student, None, f"{_text(path.name)} may not be read by the user who grades: chmod +r")
+    return Submission(student, path)
+
+
 def _in_folder(folder: Path, lab: str) -> Submission:
     """One student's folder: its notebook with the lab's name, else its only one."""
     every = [path for path in sorted(folder.rglob("*.ipynb")) if path.is_file() and not path.is_symlink()]
     every = [path for path in every if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     named = [path for path in every if path.stem == lab] or every
     if len(named) == 1:
-        return Submission(folder.name, named[0])
-    which = ", ".join(str(path.relative_to(folder)) for path in named)
+        return _file(_text(folder.name), named[0])
+    which = ", ".join(_text(str(path.relative_to(folder))) for path in named)
     return Submission(
-        folder.name,
+        _text(folder.name),
         None,
         f"{len(named)} notebooks ({which}); name one {lab}.ipynb" if named else "no notebook in the folder",
     )

@@ -9,14 +9,19 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from class_tools import LIMITS, left_running, running
 
 from lib.course import isolate
-from lib.course.notebook import ROOT
+from lib.course.notebook import ROOT, CourseError
 
 ROOT_USER = os.geteuid() == 0
-MODES = {"sealed": isolate.Held(True, ROOT_USER, ""), "open": isolate.Held(False, False, "")}
+MODES = {
+    "bubblewrap": isolate.Held("bubblewrap", ROOT_USER, ""),
+    "sealed": isolate.Held("sealed", ROOT_USER, ""),
+    "open": isolate.Held("open", False, ""),
+}
 
 LOOK = """
 import json, os, pathlib, socket, sys
@@ -33,7 +38,10 @@ told = {
     "interfaces": [name for _, name in socket.if_nameindex()],
     "own file": tried(lambda: pathlib.Path("mine.txt").write_text("x")),
     "write to": [tried(lambda: pathlib.Path(path, "theirs.txt").write_text("x")) for path in sys.argv[2:4]],
-    "hidden": [sorted(os.listdir(path)) for path in (sys.argv[2], sys.argv[4])],
+    "hidden": [sorted(os.listdir(path)) if os.path.isdir(path) else [] for path in (sys.argv[2], sys.argv[4])],
+    "read": [path for path in sys.argv[7:] if os.path.exists(path)],
+    "out of process 1": tried(lambda: os.listdir("/proc/1/cwd") and os.listdir("/proc/1/fd")),
+    "root": sorted(os.listdir("/")), "etc": sorted(os.listdir("/etc")),
     "processes": [int(name) for name in os.listdir("/proc") if name.isdigit()],
     "kill": tried(lambda: os.kill(int(sys.argv[5]), 0) or True),
     "lib": os.access(sys.argv[6], os.R_OK),
@@ -43,8 +51,10 @@ pathlib.Path(os.environ["LAB_REPORT"]).write_text(json.dumps(told))
 
 
 def held_by(mode):
-    if mode == "sealed" and not isolate.held().sealed:
-        pytest.skip(f"this machine cannot seal: {isolate.held().says}")
+    try:
+        isolate.held(mode)
+    except CourseError as error:
+        pytest.skip(f"not run: {error}")
     return MODES[mode]
 
 
@@ -80,22 +90,30 @@ def test_what_code_can_see_and_reach(tmp_path, open_folders, monkeypatch, mode):
     monkeypatch.setenv("A_SECRET_TOKEN", "s3cr3t")
     others, elsewhere = open_folders
     (others / "alice.ipynb").write_text("hers")
+    (elsewhere / "points.csv").write_text("of last year")
+    beside = [elsewhere / "points.csv", *(ROOT / name for name in ("solutions", "tests", "labs", ".git", "README.md"))]
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         keeper = ROOT / "lib" / "course" / "keeper.py"
-        arguments = [port, others, elsewhere, Path.home(), os.getpid(), keeper]
+        arguments = [port, others, elsewhere, Path.home(), os.getpid(), keeper, *beside]
         code, told = shut_in(tmp_path, LOOK, *arguments, held=held, hidden=[others])
     told = json.loads(told)
     assert code == 0 and told["lib"] and told["loopback"] == told["own file"] == "yes"
     assert "A_SECRET_TOKEN" not in told["environment"] and "s3cr3t" not in str(told)
     assert told["environment"]["HOME"] == told["cwd"] and told["here"] == ["mine.ipynb"]
-    if mode == "sealed":
+    if mode != "open":
         assert told["outside"] == "ConnectionRefusedError" and told["interfaces"] == ["lo"]
-        assert set(told["write to"]) <= {"OSError", "PermissionError"}
+        assert set(told["write to"]) <= {"OSError", "PermissionError", "FileNotFoundError"}
         assert told["hidden"][0] == [] and set(told["hidden"][1]) <= set(os.listdir(Path.home()))
         assert len(told["processes"]) == 2 and told["kill"] == "ProcessLookupError"
         assert ".ssh" not in told["hidden"][1] and told["uid"] > 0
-        assert [path.name for path in others.iterdir()] == ["alice.ipynb"] and not list(elsewhere.iterdir())
+        assert [path.name for path in others.iterdir()] == ["alice.ipynb"]
+        assert [path.name for path in elsewhere.iterdir()] == ["points.csv"]
+        assert told["read"] == [] and told["out of process 1"] == "PermissionError"
+    if mode == "bubblewrap":
+        assert set(told["etc"]) <= {path.rpartition("/")[2] for path in isolate.SYSTEM}
+        places = [*isolate.LIBRARIES, *isolate.SYSTEM, "/dev", "/proc", *isolate._needed(), tempfile.gettempdir()]
+        assert set(told["root"]) <= {path.split("/")[1] for path in places}
 
 
 GREEDY = {
@@ -141,8 +159,21 @@ def test_limits_hold(tmp_path, what):
         assert said in err.read()
 
 
+GRADER = """
+import subprocess, sys
+from pathlib import Path
+from lib.course import isolate
+at, code, how, drop = sys.argv[1:]
+command = [sys.executable, "-c", code, "60"]
+env = {"LAB_REPORT": f"{at}/report.jsonl"}
+held = isolate.Held(how, drop == "True", "")
+start, task = isolate.wrap(command, env, Path(at), Path(isolate.__file__), isolate.Limits(), [], held)
+subprocess.run(start, input=task)
+"""
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_nothing_is_left_running_whether_it_ends_or_is_told_to_stop(tmp_path, mode):
+def test_nothing_is_left_running_whether_it_ends_is_told_to_stop_or_its_grader_is_killed(tmp_path, mode):
     held = held_by(mode)
     mark = f"600.{os.getpid()}{len(mode)}"
     daemons = (
@@ -153,16 +184,15 @@ def test_nothing_is_left_running_whether_it_ends_or_is_told_to_stop(tmp_path, mo
     )
     assert shut_in(tmp_path, daemons, 0, held=held) == (0, "ready")
     assert left_running(mark) == []
-    with tempfile.TemporaryDirectory(prefix="lab-test-") as at:
-        book = Path(at, "report.jsonl")
-        command = [sys.executable, "-c", daemons, "60"]
-        start, task = isolate.wrap(command, {"LAB_REPORT": str(book)}, Path(at), Path(__file__), LIMITS, [], held)
-        process = subprocess.Popen(start, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)})
-        with process.stdin as put:
-            put.write(task)
-        while process.poll() is None and not book.read_text():
-            time.sleep(0.05)
-        assert process.poll() is None and running(mark)
-        process.terminate()
-        process.wait(timeout=120)
-    assert left_running(mark) == []
+    for stop in (lambda grader: grader.children()[0].terminate(), lambda grader: grader.kill()):
+        with tempfile.TemporaryDirectory(prefix="lab-test-") as at:
+            command = [sys.executable, "-c", GRADER, at, daemons, held.how, str(held.drop)]
+            grader = psutil.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+            while grader.poll() is None and not (
+                Path(at, "report.jsonl").exists() and Path(at, "report.jsonl").read_text()
+            ):
+                time.sleep(0.05)
+            assert grader.poll() is None and running(mark)
+            stop(grader)
+            grader.wait(timeout=120)
+            assert left_running(mark) == []
