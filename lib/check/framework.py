@@ -8,6 +8,7 @@ An error that comes from no line of the student's is the check's own, and is nev
 
 import json
 import os
+import re
 import sys
 import tempfile
 import textwrap
@@ -27,6 +28,7 @@ from lib.ledger.source import place
 
 __all__ = ["Bundle", "CheckFailed", "Claim", "Exercise", "Hint", "Outcome", "Problem", "Run", "check", "evaluate"]
 
+PLACE = re.compile(r"\bline \d+(?: of \w+)?: .+")  # in a verdict, a line of the answer (lib.ledger.source.place)
 BACKEND = "gloo"  # what a check's ranks talk over: it judges values and messages, and on GPUs would judge no better
 TIMEOUT = 20  # seconds a student's function may take on one world size
 WIDTH = 30  # characters of a claim's name
@@ -259,10 +261,17 @@ def _report(exercise, outcome):
         hint = fingerprints.text_of(exercise, outcome.hint)
         facts = {
             "id": exercise.name, "points": outcome.points, "max_points": outcome.max_points, "message": outcome.message,
-            "hint": hint,
+            "hint": hint, "where": _where(outcome),
         }  # fmt: skip
         with open(path, "a") as file:
             file.write(json.dumps(facts) + "\n")
+
+
+def _where(outcome):
+    """The first line of the answer that the verdict names below its message: "line 3 of f: y = x[0]"; "" if none."""
+    failed = next((part for part in outcome.parts or [outcome] if part.problem), None)
+    found = PLACE.search(failed.problem.text) if failed else None
+    return found[0] if found and found[0] not in outcome.message else ""
 
 
 _passed: dict[str, Callable] = {}  # in this kernel: exercise -> the student's function that passed

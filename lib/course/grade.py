@@ -122,7 +122,7 @@ def _judge(exercise: Exercise, run: nbval_run.Run, merged: merge.Merged, stuck: 
     points = min(exercise.points, sum(_number(line.get("points")) for line in report))
     if _contradicts_itself(exercise, check):
         points = 0
-    claims = [str(line["message"]) for line in report if line.get("message")]
+    claims = [_with_place(line, exercise, merged) for line in report if line.get("message")]
     hint = next((str(line["hint"]) for line in report if line.get("hint")), "")
     answers = [run.cells[cell.id] for cell in exercise.answers if cell.id in run.cells]
     raised = [cell.message for cell in answers if cell.outcome != "passed"]
@@ -139,6 +139,20 @@ def _judge(exercise: Exercise, run: nbval_run.Run, merged: merge.Merged, stuck: 
         return _row(exercise, points, "failed", (claims or ["its check named no claim"])[0], hint)
     raised += [check.message] if check and check.message and check.message != DIFFER else []
     return _row(exercise, points, "error", (raised or ["its check left no report"])[0])
+
+
+def _with_place(line: dict, exercise: Exercise, merged: merge.Merged) -> str:
+    """The message of a report line, and which line of the answer it speaks of.
+
+    Of an answer that did not return, that line is where it happened to be stopped: told is the loop around it.
+    """
+    message, where = str(line["message"]), str(line.get("where") or "")
+    number = re.match(r"line (\d+)", where)
+    if number and ("has not returned" in message or "no progress" in message):
+        ids = {cell.id for cell in exercise.answers}
+        sources = [cell.source for cell in merged.notebook.cells if cell.id in ids]
+        where = next(filter(None, (merge.loop_at(source, int(number[1]), where) for source in sources)), where)
+    return f"{message.removesuffix('; it was in')}, {where}" if where else message
 
 
 def _verdicts(cell: Cell | None) -> list[dict]:

@@ -12,6 +12,7 @@ or class it defines. Copying a cell in JupyterLab copies its grade_id: of severa
 
 import ast
 import copy
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -149,6 +150,20 @@ def _tree(source: str) -> ast.Module | None:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def loop_at(source: str, number: int, where: str) -> str:
+    """ "line 2 of f: while True:", the outermost loop around line `number` of `source`; "" if that is not `where`."""
+    lines, tree = source.splitlines(), _tree(source)
+    if tree is None or number > len(lines) or not where.endswith(lines[number - 1].strip()):
+        return ""
+    loops = (node.lineno for node in ast.walk(tree) if isinstance(node, (ast.While, ast.For)) and _has(node, number))
+    first = min(loops, default=number)
+    return re.sub(r"^line \d+(.*?): .*", rf"line {first}\1: ", where) + lines[first - 1].strip()
+
+
+def _has(node: ast.stmt, number: int) -> bool:
+    return node.lineno <= number <= node.end_lineno
 
 
 def _defines(source: str) -> set[str]:
