@@ -1,0 +1,105 @@
+"""A grader that is killed at any moment leaves no process, and the next one goes on: the same bytes as in one go."""
+
+import contextlib
+import csv
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+
+import class_of_sixty
+import psutil
+import pytest
+from class_tools import hand_in, running, solved
+
+STUDENTS, KILLS, SEED = 60, 5, 28
+LIMITS = {"processes": 300, "files": 200_000_000}
+
+
+@contextlib.contextmanager
+def grader(root, folder, out, *options):
+    """The command that grades `folder` into `out`, with a temporary folder of its own; whatever it is, it ends."""
+    temporary = out.with_name("temporary")
+    temporary.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "lib.course", "--root", root, "grade", folder, "--out", out]
+    with open(out.with_name("said"), "a+") as said:
+        process = subprocess.Popen(
+            [*command, "--jobs", "2", *options], env={**os.environ, "TMPDIR": str(temporary)}, stdout=said, stderr=said
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def of(out):
+    """Processes of the grader of `out`: they have its temporary folder in their environment, or a student's user."""
+    mark, found = str(out.with_name("temporary")), []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if mark in process.environ().get("TMPDIR", "") or mark in process.environ().get("LAB_CELLS", ""):
+                found.append(process)
+    return found
+
+
+def graded(root, folder, out, *options):
+    with grader(root, folder, out, *options) as process:
+        assert process.wait() == 0, out.with_name("said").read_text()[-3000:]
+
+
+def killed(root, folder, out, finished, seconds, *options):
+    """Kill the grader `seconds` after as many students are finished; what it started has to go by itself."""
+    with grader(root, folder, out, *options) as process:
+        while process.poll() is None and len([*out.glob("students/*.json")]) < finished:
+            time.sleep(0.05)
+        time.sleep(seconds)
+        assert process.poll() is None, "it had finished before it was killed"
+    deadline = time.monotonic() + 120
+    while (left := of(out) + running(str(out))) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left == [] and [*out.with_name("temporary").iterdir()] == []
+
+
+def files(out):
+    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+
+
+def folders(at):
+    """Two folders for results, each in one of its own."""
+    outs = [at / name / "report" for name in ("whole", "killed")]
+    for out in outs:
+        out.parent.mkdir()
+    return outs
+
+
+def test_a_class_whose_grader_is_killed_gets_the_same_bytes(toy_root, tmp_path, unsolved):
+    folder = hand_in(tmp_path / "in", a=solved(unsolved), b=solved(unsolved, double="double = 1"), c=b"{")
+    whole, resumed = folders(tmp_path)
+    graded(toy_root, folder, whole, "--lab", "9")
+    killed(toy_root, folder, resumed, 1, 0.2, "--lab", "9")
+    graded(toy_root, folder, resumed, "--lab", "9")
+    assert files(whole) == files(resumed) and len(files(whole)) == 3 + 3 + 3
+
+
+@pytest.mark.slow
+def test_a_class_of_60_killed_five_times_gets_the_same_bytes(tmp_path):
+    whole, resumed = folders(tmp_path)
+    root, folder = tmp_path / "course", tmp_path / "submissions"
+    points = class_of_sixty.hand_in(folder, class_of_sixty.course(root), root, whole, STUDENTS, SEED)
+    options = ["--lab", "0", "--limits", json.dumps(LIMITS), "--cell-timeout", "90"]
+    graded(root, folder, whole, *options)
+    draw = random.Random(SEED)
+    for finished in sorted(draw.sample(range(STUDENTS - 3), KILLS)):
+        killed(root, folder, resumed, finished, draw.uniform(0, 4), *options)
+    graded(root, folder, resumed, *options)
+    assert files(whole) == files(resumed)
+    rows = {row[0]: row for row in csv.reader((whole / "points.csv").open())}
+    assert len(rows) == 1 + STUDENTS
+    for student, known in points.items():
+        given = [float(cell or 0) for cell in rows[student][3:6]]
+        assert all(is_ in (None, was) for is_, was in zip(known, given, strict=True)), (student, known, rows[student])
+    assert all("Cell outputs differ" not in path.read_text() for path in whole.glob("feedback/*.html"))
+    assert running(class_of_sixty.LEFT) == []
