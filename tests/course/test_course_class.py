@@ -1,6 +1,8 @@
 """A class is graded once, in the same bytes, resumed where it stopped, and told to everybody in their format."""
 
+import copy
 import csv
+import html
 import json
 import os
 import signal
@@ -9,6 +11,7 @@ import sys
 import time
 from xml.etree import ElementTree
 
+import nbformat
 import pytest
 from class_tools import LIMITS, RIGHT, contents, hand_in, solved, terms
 
@@ -70,8 +73,48 @@ def test_a_class_twice_gives_the_same_bytes_and_the_second_time_nobody_is_graded
     ]  # fmt: skip
     told = json.loads((tmp_path / "one" / "points.json").read_text())
     assert [record["result"]["points"] for record in told["students"]] == [60, 100, 0, 0]
-    assert told["isolation"].startswith(("sealed", "open"))
+    assert told["isolation"].startswith(("shut in by bubblewrap", "sealed", "open"))
     assert "name one" not in str(told) and "no notebook" in told["students"][2]["result"]["notes"][0]
+
+
+def renamed(nb):
+    for number, cell in enumerate(nb.cells):
+        cell.id, cell.metadata = f"cell-{number}", nbformat.from_dict({})
+    return nb
+
+
+def without(nb, *ids):
+    nb = copy.deepcopy(nb)
+    nb.cells = [cell for cell in nb.cells if cell.id not in ids]
+    return nb
+
+
+def test_the_points_tell_what_cannot_be_read_from_what_is_not_solved(toy_root, tmp_path, unsolved):
+    right = solved(unsolved)
+    whole = notebook.to_bytes(right)
+    other = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("def train(): ...", id="train")])
+    folder = hand_in(
+        tmp_path / "in", unsolved=unsolved, renamed=renamed(solved(unsolved)), one_deleted=without(right, "double"),
+        all_deleted=without(unsolved, *RIGHT), other_lab=other, truncated=whole[: len(whole) // 2], empty=b"",
+        words=b"I could not open it", huge=whole + b" " * 25_000_000, numbers=b"[1, 2]", bytes=b"\xff\xfe{}",
+    )  # fmt: skip
+    (folder / os.fsdecode(b"j\xf6rg.ipynb")).write_bytes(b"")
+    assert main(["--root", str(toy_root), "grade", "--lab", "9", str(folder), "--out", str(tmp_path / "out")]) == 0
+    rows = {row[0]: row[1:] for row in csv.reader((tmp_path / "out" / "points.csv").open())}
+    assert rows["unsolved"] == ["0", "100", "0", "0", "0", ""]
+    assert rows["renamed"] == ["100", "100", "40", "40", "20", ""]
+    assert rows["one_deleted"] == ["60", "100", "0", "40", "20", "not in the notebook: check_double"]
+    says = {
+        "all_deleted": "none of this lab's answer cells was found", "other_lab": "notebook of another lab?",
+        "truncated": "is not JSON", "empty": "is not JSON", "words": "is not JSON", "huge": "has 25 MB, more than 20",
+        "numbers": "is not a notebook", "bytes": "is not JSON", "j\\udcf6rg": "is not JSON",
+    }  # fmt: skip
+    assert rows.keys() == {"student", "unsolved", "renamed", "one_deleted", *says}
+    for student, why in says.items():
+        assert rows[student][:5] == ["0", "100", "", "", ""] and rows[student][5].startswith("unreadable: ")
+        assert why in rows[student][5] and why in html.unescape(
+            (tmp_path / "out/feedback" / f"{student}.html").read_text()
+        )
 
 
 def test_an_interrupted_class_goes_on_where_it_stopped(toy_root, tmp_path, unsolved):

@@ -149,7 +149,7 @@ def test_a_deleted_check_is_noted_once_and_put_back(solution, unsolved):
 
 
 def test_a_notebook_of_another_lab_is_recognised(solution):
-    assert "another lab?" in merge.merge(solution, [code("hello", "print(1)")]).notes[0]
+    assert merge.merge(solution, [code("hello", "print(1)")]).missing == {"double", "total", "largest"}
 
 
 def test_an_answer_that_does_not_parse_is_graded_as_it_is(solution, unsolved):
@@ -212,3 +212,12 @@ def test_odd_metadata_and_odd_cells_do_not_stop_a_merge(solution, tmp_path):
     cells, trouble = merge.read_submission(path)
     assert trouble == "" and len(cells) == 4
     assert answer(merge.merge(solution, cells), "total") == "def total(v):\n    return sum(v)"
+
+
+def test_where_an_answer_did_not_end_is_told_by_its_outermost_loop():
+    source = "def f(x):\n    while x:\n        for y in x:\n            y += 1\n    return g(x)\n"
+    for number, text in ((2, "while x:"), (3, "for y in x:"), (4, "y += 1")):
+        assert merge.loop_at(source, number, f"line {number} of f: {text}") == "line 2 of f: while x:"
+    assert merge.loop_at(source, 5, "line 5 of f: return g(x)") == "line 5 of f: return g(x)"
+    assert merge.loop_at(source, 3, "line 3 of h: return 1") == ""  # of another cell
+    assert merge.loop_at("no Python", 1, "line 1 of f: no Python") == "" == merge.loop_at(source, 9, "line 9 of f: x")
