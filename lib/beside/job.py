@@ -72,7 +72,7 @@ def settled_bytes():
     return min(looks)
 
 
-def train(make, label, k, count=settled_bytes):
+def train(make, label, k, count=settled_bytes, steps=STEPS):
     """On every rank: train what make(k) makes. Returns (losses, after_backward, after_step), bytes of this rank.
 
     make(k): an object with forward(tokens) -> logits, backward(loss, last), both called k times, and step().
@@ -80,11 +80,11 @@ def train(make, label, k, count=settled_bytes):
     The last step is the section `label` of the ledger, and the one whose bytes are counted.
     """
     rank, N, data = dist.get_rank(), dist.get_world_size(), walk()
-    shares = [batch(data, step, rank, N) for step in range(STEPS)]
+    shares = [batch(data, step, rank, N) for step in range(steps)]
     start_counting()
     side, losses = make(k), []
     for step, (tokens, targets) in enumerate(shares):
-        ledger.mark(label if step == STEPS - 1 else "")
+        ledger.mark(label if step == steps - 1 else "")
         loss_here = 0.0
         for i in range(k):
             logits = side.forward(tokens.chunk(k)[i])  # (B/(N k), T, V)
@@ -92,9 +92,9 @@ def train(make, label, k, count=settled_bytes):
             loss_here += mean_loss(logits, targets.chunk(k)[i]) / k
             side.backward(loss, last=i == k - 1)
             del logits, loss
-        after_backward = count() if step == STEPS - 1 else 0
+        after_backward = count() if step == steps - 1 else 0
         side.step()
-        after_step = count() if step == STEPS - 1 else 0
+        after_step = count() if step == steps - 1 else 0
         ledger.mark("")
         # The mean over the ranks' equal shares is the loss of the whole batch.
         losses.append(collectives.all_reduce(torch.tensor([loss_here / N], dtype=torch.float64)).item())

@@ -36,10 +36,10 @@ def make(who, stage):
 def on_ranks(runs):
     """On every rank: {(who, stage, k): what `job.train` returns}."""
     runs = [(who, stage, k) for who, stage in runs for k in MICROBATCHES]
-    recorded = {run: train(make(*run[:2]), section(*run), run[2], count=int) for run in runs}
+    for run in runs:  # every step but the first sends the same
+        train(make(*run[:2]), section(*run), run[2], count=int, steps=2)
     ledger.uninstall()  # it holds on to the last op, whose tensors would be among the bytes
-    plain = {run: train(make(*run[:2]), section(*run), run[2]) for run in runs}
-    return {run: (recorded[run][0], *plain[run][1:]) for run in runs}
+    return {run: train(make(*run[:2]), section(*run), run[2]) for run in runs}
 
 
 def section(who, stage, k):

@@ -81,14 +81,16 @@ def run(
         folder = Path(at).resolve()
         book, log = folder / "cells.jsonl", folder / "log.txt"
         env = {NAME: name, "LAB_CELLS": str(book), "LAB_REPORT": str(folder / "report.jsonl"), "LAB_STATIC": "1"}
-        env |= {"LAB_CLAIMS": claims, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        env |= {"LAB_CLAIMS": claims, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         runs = folder / "work" / path.name if limits else path
         command = [sys.executable, "-c", START, *OPTIONS, f"--nbval-cell-timeout={cell_timeout:g}"]
         command += ["--rootdir", str(runs.parent), str(runs)]
         task = b""
-        if limits:
-            env["LAB_WORK"] = str(runs.parent)
+        if not limits:
+            env["LAB_OURS"] = "1"  # its ranks may stay from one exercise to the next (lib/launch/warm.py)
+        else:
+            env |= {"LAB_WORK": str(runs.parent), "PYTHONDONTWRITEBYTECODE": "1"}
             command, task = isolate.wrap(command, env, folder, path, limits, hidden, held or isolate.held())
         outer = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")} | env
         cut = False

@@ -22,6 +22,7 @@ from lib.ledger.book import lay_out
 from lib.ledger.match import audit
 from lib.ledger.read import Books, Ledger
 
+SLOW = (b"optim", b"fsdp")  # where a function names one of these, torch imports for seconds when it runs
 ROOM = 1 << 16  # bytes that a run needs free: with less, its books and results cannot be written
 _said: set[tuple] = set()  # what this kernel's ranks have run on
 _packing = threading.RLock()  # what travels by value is a list that all threads share
@@ -73,9 +74,10 @@ def _launch(fn, args, nproc, backend, timeout, ledger, fresh, show):
         choice = backends.choose(backend, nproc)
         if show:
             _say_once(choice)
-        payload = _settings(ledger) + _pack(fn, args)
-        with alone.among_others(), _room_explained(), warm.taken(choice, nproc, fresh) as ranks:
-            return _run_on(ranks, payload, timeout, ledger, show)
+        settings, packed = _settings(ledger), _pack(fn, args)
+        slow = any(word in packed for word in SLOW)
+        with alone.among_others(), _room_explained(), warm.taken(choice, nproc, fresh, slow) as ranks:
+            return _run_on(ranks, settings + packed, timeout, ledger, show)
     except KeyboardInterrupt:
         warm.end_interrupted()
         raise Stopped from None

@@ -1,8 +1,8 @@
 """The processes that ranks are forked from: each has imported torch once, and nothing of lib.
 
     the kernel's first launch    waits for a server that has imported `PRELOAD`
-    soon after, beside nothing   a second one imports what takes as long again, `LATER`; ranks then come from it. If a
-                                 run has imported of that itself, as with its first optimizer: at once
+    soon after, beside nothing   a second one imports what takes as long again, `LATER`; ranks then come from it. At
+                                 once, if a run names an optimizer, or has imported of that itself
 
 A fresh interpreter takes seconds to import torch, and a kernel that has run torch's threads cannot fork. Of lib nothing
 is imported before a rank is made, so that an edit to it is seen. See multiprocessing's forkserver; a program that uses

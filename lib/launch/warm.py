@@ -34,7 +34,9 @@ QUIET = 2.0  # seconds without a run before the second server is made: a program
 COME = 120.0  # seconds that a set made ahead of a run may take to join
 PER_RANK = 100 << 20  # bytes that a rank takes, until one has been measured
 SHARE = 0.5  # of the memory that is free, a new set may take at most so much
-GRADED = "LAB_REPORT" in os.environ  # each exercise has ranks of its own, and nothing is made ahead
+# Each exercise has ranks of its own, and nothing is made ahead; but not where the answers are known to be ours.
+GRADED = "LAB_REPORT" in os.environ and "LAB_OURS" not in os.environ
+UNATTENDED = os.environ.get("LAB_STATIC") == "1"  # a notebook is run from top to bottom, to be stored or compared
 
 one_at_a_time = threading.RLock()  # a run, or a change to the sets
 reasons: collections.deque = collections.deque(maxlen=100)  # why sets were not used again
@@ -145,11 +147,16 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def taken(choice: Choice, nproc: int, fresh: bool = False):
-    """A set for one run. If the run fails, or is interrupted, the set is ended. fresh: a new one, ended in any case."""
+def taken(choice: Choice, nproc: int, fresh: bool = False, slow_import: bool = False):
+    """A set for one run. If the run fails, or is interrupted, the set is ended. fresh: a new one, ended in any case.
+
+    slow_import: the run is likely to import what the second server has imported; ranks then come from that one.
+    """
     global _last
     with one_at_a_time:
         try:
+            if slow_import and not _keeper.given_up:
+                _load_now()
             ranks = _take(choice, nproc, fresh)
             yield ranks
             ranks.rest()
@@ -216,10 +223,11 @@ def _lack_later():
 
 def _load_now():
     """Runs need what the second server imports: from now on ranks come from it, though the first wait until it has."""
-    if _lack_later():
+    if not _servers or _lack_later():
         _servers.append(Server([*servers.PRELOAD, *servers.LATER]))
-    _pause(signal.SIGCONT)
-    _take_over(_servers[-1])
+    if not _servers[-1].loaded:
+        _pause(signal.SIGCONT)
+        _take_over(_servers[-1])
 
 
 def _take_over(server):
@@ -250,8 +258,8 @@ def _server(choice):
     """The server to fork from; the first is made here."""
     ready = [server for server in _servers if server.loaded]
     if not ready:
-        # Where graded nothing is made ahead, and a GPU's context costs more than to import.
-        at_once = servers.AT_ONCE or GRADED or choice.ranks_per_gpu
+        # Nobody waits for a notebook's first cells; where graded nothing is made ahead; a GPU's context costs more.
+        at_once = servers.AT_ONCE or UNATTENDED or GRADED or choice.ranks_per_gpu
         ready = [Server([*servers.PRELOAD, *(servers.LATER if at_once else [])], loaded=True)]
         _servers.append(ready[0])
     return ready[-1]

@@ -30,6 +30,11 @@ def unwritten():
     raise NotImplementedError
 
 
+def half_written():
+    dist.get_rank()
+    raise NotImplementedError
+
+
 def test_all_right():
     outcome = evaluate(PAIR, (lambda: 2, lambda: 3))
     assert outcome.passed
@@ -114,17 +119,18 @@ def test_parts_share_a_launch_and_one_that_fails_there_spoils_no_other(monkeypat
     launches = []
     capture = launch.capture
     monkeypatch.setattr(launch, "capture", lambda *args, **kwargs: launches.append(args) or capture(*args, **kwargs))
-    bundle = Bundle("four", tuple(on_ranks(name) for name in ("right", "hangs", "unwritten", "wrong")))
+    bundle = Bundle("five", tuple(on_ranks(name) for name in ("right", "hangs", "unwritten", "begun", "wrong")))
 
-    assert [o.passed for o in evaluate(bundle, (plus_one,) * 4).parts] == [True] * 4
+    assert [o.passed for o in evaluate(bundle, (plus_one,) * 5).parts] == [True] * 5
     assert len(launches) == 1
 
-    outcome = evaluate(bundle, (plus_one, waits_for_nobody, unwritten, lambda: 0))
-    assert [part.points for part in outcome.parts] == [1, 0, 0, 0]
-    hang, unwritten_, wrong = outcome.parts[1:]
+    outcome = evaluate(bundle, (plus_one, waits_for_nobody, unwritten, half_written, lambda: 0))
+    assert [part.points for part in outcome.parts] == [1, 0, 0, 0, 0]
+    hang, unwritten_, begun, wrong = outcome.parts[1:]
     assert hang.message.startswith("rank + 1: 2 ranks: deadlock")
-    assert (unwritten_.message, wrong.message) == ("not written yet", "rank + 1: got [0, 0]")
+    assert (unwritten_.message, begun.message) == ("not written yet",) * 2 and wrong.message == "rank + 1: got [0, 0]"
     assert len(launches) == 1 + 3  # one more for each that failed on the ranks
+    assert not any(unwritten in args for args in launches)  # nobody has to run that to know
 
 
 def test_ranks_that_did_not_begin_judge_nobody(tmp_path, monkeypatch):

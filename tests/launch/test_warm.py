@@ -329,9 +329,10 @@ def test_on_gpus_there_is_one_set_at_a_time(monkeypatch):
     assert not any(map(psutil.pid_exists, pids))
 
 
-def test_while_graded_each_exercise_has_ranks_of_its_own(program):
+@pytest.mark.parametrize("ours", [False, True], ids=["a student's", "ours"])
+def test_while_graded_each_exercise_has_ranks_of_its_own_but_for_ours(program, ours):
     process = program(
-        """
+        f"""
         import os
         from lib import launch
         from lib.check import framework
@@ -341,27 +342,36 @@ def test_while_graded_each_exercise_has_ranks_of_its_own(program):
         claims = (framework.Claim("has pids", 1, "", lambda runs: pids.append(runs[0].results)),)
         for name in ("one", "two"):
             framework.evaluate(framework.Exercise(name, measure, (2,), claims, ()), lambda: os.getpid())
-        assert set(pids[0]).isdisjoint(pids[1]), pids
+        assert set(pids[0]).isdisjoint(pids[1]) != {ours}, pids
     """,
         LAB_REPORT=os.devnull,
+        **({"LAB_OURS": "1"} if ours else {}),
     )
     code, _, err = finish(process)
     assert code == 0, err
 
 
-def test_what_takes_seconds_to_import_is_imported_once_not_by_each_runs_ranks(program):
+@pytest.mark.parametrize(
+    "step, at_first",
+    [
+        ("torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1).step()", True),
+        ("__import__('torch._dynamo')", False),
+    ],
+    ids=["named", "found out"],
+)
+def test_what_takes_seconds_to_import_is_imported_once_not_by_each_runs_ranks(program, step, at_first):
     """An optimizer imports torch._dynamo: ranks did so again in every run, if no two seconds passed between two."""
     process = program(
-        """
+        f"""
         import os, sys, torch
         from lib import launch
         def step():
             had = "torch._dynamo" in sys.modules
-            torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1).step()
+            {step}
             return had, os.getpid()
         had, pids = zip(*(launch.capture(step, nproc=1)[0] for _ in range(3)))
-        assert had == (False, True, True), had
-        assert pids[1] == pids[2], pids
+        assert had == ({at_first}, True, True), had
+        assert pids[1] == pids[2] and (pids[0] == pids[1]) == {at_first}, pids
     """,
     )
     code, _, err = finish(process)
