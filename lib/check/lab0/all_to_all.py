@@ -137,7 +137,7 @@ EXERCISE = Exercise(
         s.BUILT_IN, s.RETURNED_NONE, s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW, s.WRONG_DTYPE,
         Hint(
             "nothing for a rank",
-            s.both(s.kind(*s.SHAPES), s.in_case(CASES, lambda case: case.what == NOTHING)),
+            s.in_case(CASES, lambda case: case.what == NOTHING, *s.SHAPES),
             "a rank may have nothing to send, or get nothing: it takes part in every round all the same, and returns "
             "an empty tensor of the right shape and dtype.",
         ),
@@ -149,7 +149,7 @@ EXERCISE = Exercise(
         ),
         Hint(
             "order of arrival",
-            s.both(s.kind("value"), s.fact("same_rows")),
+            s.kind("value", same_rows=True),
             "the right blocks in another order. The block of rank i belongs at place i, whenever it comes.",
         ),
         Hint(

@@ -163,7 +163,7 @@ EXERCISE = Exercise(
         ),
         Hint(
             "a star",
-            s.both(s.kind("rounds"), s.fact("star")),
+            s.kind("rounds", star=True),
             "the root sends to all, one after another. Those that have the tensor can help: the number of holders "
             "doubles.",
         ),

@@ -137,7 +137,7 @@ HINTS = {
     "split_columns": (
         Hint(
             "all-reduced with zeros",
-            s.both(s.kind("calls"), s.fact("ops", ["all_reduce"])),
+            s.kind("calls", ops=["all_reduce"]),
             "the ranks add up whole results, mostly zeros. all_gather sends only what each rank has made.",
         ),
         Hint(
@@ -149,7 +149,7 @@ HINTS = {
     "split_inner": (
         Hint(
             "gathered and added",
-            s.both(s.kind("calls"), s.fact("ops", ["all_gather"])),
+            s.kind("calls", ops=["all_gather"]),
             "every rank fetches all partial sums and adds them itself: N times (B, M) arrive. all_reduce is made for "
             "this, and a good one needs only about twice (B, M), whatever N is.",
         ),
@@ -187,12 +187,12 @@ HINTS = {
 SHARED = (
     Hint(
         "everyone computes everything",
-        s.both(s.kind("work"), s.fact("whole")),
+        s.kind("work", whole=True),
         "the result is right, but no work was saved: cut first, then multiply only this rank's piece.",
     ),
     Hint(
         "a product that cannot be counted",
-        s.both(s.kind("work"), s.fact("nothing")),
+        s.kind("work", nothing=True),
         "only matrix products are counted: use @ or torch.matmul.",
     ),
     Hint(

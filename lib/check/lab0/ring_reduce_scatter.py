@@ -63,7 +63,7 @@ EXERCISE = Exercise(
         s.nothing_there(CASES),
         Hint(
             "the whole tensor",
-            s.both(s.kind("form"), s.fact("whole")),
+            s.kind("form", whole=True),
             "return this rank's finished chunk alone, not the tensor that it lies in.",
         ),
         Hint(

@@ -84,7 +84,7 @@ def _judge(names, judge):
 
 
 def _wrong_in(way, text):
-    return Hint(f"seconds of {way}", s.both(s.kind("seconds"), s.fact("way", way)), text)
+    return Hint(f"seconds of {way}", s.kind("seconds", way=way), text)
 
 
 EXERCISE = Exercise(
@@ -107,13 +107,13 @@ EXERCISE = Exercise(
         Hint("not a dict of numbers", s.kind("form"), "return {strategy: seconds}, seconds as a float."),
         Hint(
             "leaves out what fits",
-            s.both(s.kind("fits"), s.fact("missing")),
+            s.kind("fits", missing=True),
             "16 bytes per parameter, divided as the table says, may be as much as the memory; as many stages as layers "
             "and as many copies as sequences are allowed, too.",
         ),
         Hint(
             "takes what does not fit",
-            s.both(s.kind("fits"), s.fact("more")),
+            s.kind("fits", more=True),
             "three rules: the state, divided as the table says, is in a GPU's memory; no more stages than layers; no "
             "more copies of the model than sequences.",
         ),

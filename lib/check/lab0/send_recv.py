@@ -154,7 +154,7 @@ EXERCISE = Exercise(
         ),
         Hint(
             "sent more than needed",
-            s.both(s.kind("elements"), s.fact("more")),
+            s.kind("elements", more=True),
             "one message to `to` is enough; a copy to itself needs none.",
         ),
         Hint("nothing returned", s.kind("returned"), "the function must end with `return out`."),

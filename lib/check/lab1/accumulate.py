@@ -14,19 +14,19 @@ from torch import nn
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import called, form_of, in_step
+from lib.check.cases import Setting, called, form_of, in_step
 from lib.check.claims import claim, each, element, kept
 from lib.check.comm import COLLECTIVES
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import fraction, shares, two
 from lib.check.lab1 import models
-from lib.check.lab1.means import GROUPS, WORLD, Step
+from lib.check.lab1.means import GROUPS, WORLD
 from lib.data_parallel import accumulate
 
 KS = {"1 micro-batch": 1, "2 micro-batches": 2, "4 micro-batches": 4}
 CASES = (
-    *(Step(GROUPS[0], what=what) for what in KS),
-    Step(GROUPS[0], what="2 micro-batches", again=1),
+    *(Setting(GROUPS[0], what=what) for what in KS),
+    Setting(GROUPS[0], what="2 micro-batches", again=1),
 )
 EVENTS = ("forward", "backward alone", "backward", "average")
 
@@ -180,19 +180,19 @@ EXERCISE = Exercise(
     hints=(
         Hint("called what it builds", s.kind("built-in"),
              "build it from the model's `no_sync` and `average_gradients`."),
-        Hint("not averaged over ranks", s.both(s.kind("value"), s.fact("local")),
+        Hint("not averaged over ranks", s.kind("value", local=True),
              "each rank still has its own gradient: call model.average_gradients() after the last backward."),
         Hint("a micro-batch is missing", _missing,
              "every micro-batch needs its backward, the last one too, and all before average_gradients()."),
         Hint("unequal shares", s.kind("value"),
              "every micro-batch counts alike, 1/k: average over the ranks once, when all gradients have been added."),
-        Hint("nothing returned", s.both(s.kind("returned"), s.fact("got", "None")),
+        Hint("nothing returned", s.kind("returned", got="None"),
              "end with `return` of the mean loss."),
-        Hint("a plain number", s.both(s.kind("returned"), s.fact("float")),
+        Hint("a plain number", s.kind("returned", float=True),
              "return the loss as a tensor, (): the cells below ask for its .item(). loss.detach() has no graph."),
-        Hint("the sum of the losses", s.both(s.kind("loss"), s.fact("sum")),
+        Hint("the sum of the losses", s.kind("loss", sum=True),
              "that is the sum over micro-batches: divide by k, so that losses can be compared whatever k is."),
-        Hint("the last loss only", s.both(s.kind("loss"), s.fact("last")),
+        Hint("the last loss only", s.kind("loss", last=True),
              "that is the last micro-batch's. Add up the losses of all k."),
         Hint("another loss", s.kind("loss", "returned"),
              "return one number, the mean of this rank's k losses; nothing has to be sent for it."),

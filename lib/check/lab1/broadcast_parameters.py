@@ -6,11 +6,11 @@ from torch import nn
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import FINE, called, form_of, groups_of, in_step, is_a, seen
+from lib.check.cases import FINE, Setting, called, form_of, groups_of, in_step, is_a, seen
 from lib.check.claims import claim, each, element
 from lib.check.comm import COLLECTIVES
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, Step
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
 from lib.check.lab1.models import Small
 from lib.data_parallel import replicate
 
@@ -40,7 +40,7 @@ def _model(case, rank):
 EMPTY = _Model(0)
 SIZE = sum(tensor.numel() for tensor in _tensors(EMPTY).values())
 BUFFERS = {name for name, _ in EMPTY.named_buffers()}
-CASES = (*(Step(members, SIZE) for members in (*GROUPS, ALONE)), Step(GROUPS[0], SIZE, again=1))
+CASES = (*(Setting(members, SIZE) for members in (*GROUPS, ALONE)), Setting(GROUPS[0], SIZE, again=1))
 
 
 def _measure(fn):

@@ -103,7 +103,7 @@ EXERCISE = Exercise(
         Hint("nothing to look at", s.both(s.kind("raised"), _case("no compute", "no messages", "nothing")),
              "either list may be empty: without messages nothing is exposed, without compute all of them are."),
         CHANGED,
-        Hint("less than nothing", s.both(s.kind("value"), s.fact("negative")),
+        Hint("less than nothing", s.kind("value", negative=True),
              "a second of a message is hidden once, however much computes in it."),
         Hint("more than all messages", s.both(s.kind("value"), s.fact("too many")),
              "seconds in which two messages are under way are seconds of one: count the time, not the messages."),

@@ -23,25 +23,11 @@ ALONE = (2,)
 IDLE = "rank 0 without gradients"
 
 
-@dataclass(frozen=True)
-class Step(Case):
-    """A case of which neither elements nor dtype tell anything."""
-
-    @property
-    def name(self) -> str:
-        return ", ".join(filter(None, [self.group, self.what, "once more" if self.again else ""]))
-
-
-def value(*facts):
-    """A wrong gradient with these facts, those of `models.wrong_gradient`."""
-    return lambda p: p.kind == "value" and all(p.fact(name) for name in facts)
-
-
 def scaled(by):
     """The right mean times by(N)."""
 
     def fits(p):
-        return value("factor")(p) and isclose(p.facts["factor"], by(p.facts["world_size"]), rel_tol=1e-9)
+        return p.kind == "value" and p.fact("factor") and isclose(p.facts["factor"], by(p.facts["world_size"]), rel_tol=1e-9)
 
     return fits
 

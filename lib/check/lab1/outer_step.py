@@ -102,10 +102,6 @@ def _wrong(case, rank, number, now, before, right):
     return None
 
 
-def _value(**facts):
-    return lambda p: p.kind == "value" and all(p.fact(name) == value for name, value in facts.items())
-
-
 EXERCISE = Exercise(
     name="outer_step",
     reference=outer_step,
@@ -135,11 +131,11 @@ EXERCISE = Exercise(
         Hint("a parameter that learns", s.raised("RuntimeError"),
              "parameters want a gradient: change them under torch.no_grad(), p.copy_(w)."),
         s.NARROW,
-        Hint("parameters not written back", _value(what="parameter", unchanged=True),
+        Hint("parameters not written back", s.kind("value", what="parameter", unchanged=True),
              "the model still has this rank's own numbers: after the outer step p.copy_(w), or the ranks part."),
-        Hint("start stays behind", _value(what="start", unchanged=True),
+        Hint("start stays behind", s.kind("value", what="start", unchanged=True),
              "the next round begins where this one ended: change `start` in place, w.sub_(...), and then p.copy_(w)."),
-        Hint("the velocity", _value(what="velocity"),
+        Hint("the velocity", s.kind("value", what="velocity"),
              "v <- momentum v + D, in place, with D the mean over the ranks. It is not multiplied by lr."),
         Hint("not the outer step", s.kind("value"),
              "D = start - mean of the ranks' parameters; v <- momentum v + D; start <- start - lr (D + momentum v)."),

@@ -172,7 +172,7 @@ EXERCISE = Exercise(
         Hint("not repeatable", s.fact("drawn"),
             "the permutation comes from a generator that has gone on since the last call. Make one in the function, "
             "torch.Generator().manual_seed(a number from seed and epoch), and give it to torch.randperm."),
-        Hint("everything on every rank", s.both(s.kind("parts"), s.fact("alike")),
+        Hint("everything on every rank", s.kind("parts", alike=True),
             "all ranks get the same. Each keeps its part of the permutation: places rank, rank + N, rank + 2N, ..."),
         Hint("padded with numbers that are no examples", s.kind("range"),
             "pad with examples of this epoch: the first few of the permutation once more."),

@@ -10,18 +10,18 @@ import torch.distributed as dist
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import FINE, called, form_of, groups_and_control, in_step, name_of
+from lib.check.cases import FINE, Setting, called, form_of, groups_and_control, in_step, name_of
 from lib.check.claims import claim, each
 from lib.check.comm import MAY_CALL, Clash, Recorder
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.explain import fraction, narrowed, rounded_words, two
 from lib.check.lab1 import until_all_done
-from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD, Step
+from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD
 from lib.check.traffic import fitting, only_calls
 from lib.data_parallel import sampler
 
 SHARDS = {  # how many examples each rank has, and their dtype
-    Step(members, dtype=torch.int64, what=f"counts {', '.join(map(str, counts))}"): (counts, dtype)
+    Setting(members, dtype=torch.int64, what=f"counts {', '.join(map(str, counts))}"): (counts, dtype)
     for members, counts, dtype in [
         ((0, 1, 2, 3), (3, 1, 0, 4), torch.float64),
         ((0, 1, 2, 3), (2, 2, 2, 2), torch.float64),
@@ -143,7 +143,7 @@ WEIGHTED_LOSS = Exercise(
             "the mean count is C/N, not C. Either N * loss_sum / C, or loss_sum / (C/N), not both."),
         Hint("counts not used", s.either(_is(lambda c, C, N: 1), _is(lambda c, C, N: 1 / N)),
             "the sum of the losses must be divided by the number of examples of all ranks, C: all-reduce the counts."),
-        Hint("one number for all calls", s.both(s.kind("gradient"), s.fact("value")),
+        Hint("one number for all calls", s.kind("gradient", value=True),
             "the loss is right, but backward multiplies by another number: one kept on a class or in a global is the "
             "last call's. Let autograd do it: loss_sum times a number."),
         Hint("the loss itself all-reduced", s.kind("value", "gradient"),

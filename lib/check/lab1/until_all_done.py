@@ -12,17 +12,17 @@ import torch.distributed as dist
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import called, groups_and_control, in_step, seen
+from lib.check.cases import Setting, called, groups_and_control, in_step, seen
 from lib.check.claims import claim, each
 from lib.check.comm import MAY_CALL, Clash, Recorder
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD, Step
+from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD
 from lib.check.pure import noting_calls
 from lib.check.traffic import fitting, only_calls
 from lib.data_parallel import sampler
 
 BATCHES = {  # how many each rank has
-    Step(members, dtype=torch.int64, what=f"{', '.join(map(str, counts))} batches{what}"): counts
+    Setting(members, dtype=torch.int64, what=f"{', '.join(map(str, counts))} batches{what}"): counts
     for members, counts, what in [
         ((0, 1, 2, 3), (2, 2, 2, 2), ""),
         ((0, 1, 2, 3), (4, 1, 0, 2), ""),
@@ -186,7 +186,7 @@ EXERCISE = Exercise(
             "next(batches) raises StopIteration when there are no more; next(batches, None) returns None."),
         Hint("nothing yielded", s.kind("nothing yielded"), "the function must `yield` each turn's batch."),
         Hint("one iterator for all loops",
-            s.both(s.kind("turns", "clash"), s.in_case(CASES, lambda case: len(_twice(case)) > 1)),
+            s.in_case(CASES, lambda case: len(_twice(case)) > 1, "turns", "clash"),
             "two loops run at once here, turn by turn. What a loop needs is in variables of its own, not in a global, "
             "a default argument or on the function."),
         Hint("stops by itself", s.fact("alone"),

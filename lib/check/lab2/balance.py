@@ -137,7 +137,7 @@ EXERCISE = Exercise(
         Hint("nothing returned", s.kind("nothing"), "the function must end with `return stages`."),
         Hint("an iterator", s.kind("iterator"),
              "a generator, a map or a zip is used up once it has been read. Return lists or ranges."),
-        Hint("sizes or ends", s.both(s.kind("lists"), s.fact("numbers")),
+        Hint("sizes or ends", s.kind("lists", numbers=True),
              "return the layers of each stage, [range(0, 2), range(2, 6), range(6, 8)], not their number or their "
              "ends."),
         Hint("no lists of layers", s.kind("lists"), "a stage is a range, or a list of the numbers of its layers."),

@@ -176,16 +176,16 @@ EXERCISE = Exercise(
              "1F1B's order of F and I."),
         Hint("over the cap", s.kind("kept"),
              "a micro-batch is kept from its F to its W. Where a rank is full, a W must stand before the next F."),
-        Hint("not far enough ahead", s.both(s.kind("slow"), s.fact("filler", "F")),
+        Hint("not far enough ahead", s.kind("slow", filler="F"),
              "let that rank run further ahead, as far as its cap goes: an F in the wait keeps the ranks behind it at "
              "work, and leaves it an I less to wait for at the end."),
         Hint("W at once", lambda p: p.kind == "slow" and all_seen(_weights_at_once)(p),
              "a W right behind its I keeps the previous rank waiting. Put it off: to where its rank would wait "
              "anyway, or where the cap asks for it."),
-        Hint("a wait to fill", s.both(s.kind("slow"), s.fact("filler")),
+        Hint("a wait to fill", s.kind("slow", filler=True),
              "move that action into the wait. If it takes longer than the wait, see whether what comes after may be "
              "late."),
-        Hint("nearly", s.both(s.kind("slow"), s.fact("near")),
+        Hint("nearly", s.kind("slow", near=True),
              "no W or F moved into a wait helps any more: only an exchange on that chain does. Or let a program try: "
              "exchange neighbours, keep what is valid and not slower, now and then what is slower by 1, and begin "
              "again."),

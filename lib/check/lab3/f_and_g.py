@@ -85,7 +85,7 @@ COMMON = (
     ),
     Hint(
         "a copy of what is not contiguous",
-        s.both(s.kind("value", "raised"), s.in_case(COPY_CASES, lambda case: case.what == TRANSPOSED)),
+        s.in_case(COPY_CASES, lambda case: case.what == TRANSPOSED, "value", "raised"),
         "a transposed tensor has no flat view: .view fails, and .reshape(-1) is a copy, whose sum is lost. all_reduce "
         "takes any shape: give it x.clone().",
     ),
@@ -94,7 +94,7 @@ COMMON = (
 LAST = (
     Hint(
         "right on 2 ranks only",
-        s.both(s.kind("value"), s.in_case(COPY_CASES, lambda case: case.world_size > 2)),
+        s.in_case(COPY_CASES, lambda case: case.world_size > 2, "value"),
         "on 2 ranks it was right. Every rank's part belongs into the sum, and each ways.once: that is all_reduce.",
     ),
     Hint(

@@ -53,7 +53,7 @@ def _in(cases):
 
 
 def _wrong_in(what):
-    return s.both(s.kind("value"), s.fact("what", what))
+    return s.kind("value", what=what)
 
 
 EXERCISE = Exercise(
@@ -77,11 +77,11 @@ EXERCISE = Exercise(
         ),
         Hint(
             "another shape",
-            s.both(s.kind("form"), s.fact("shape")),
+            s.kind("form", shape=True),
             "out is (..., t, d) and log_sum (..., t): give a weight a last dimension, weight[..., None], before you "
             "multiply.",
         ),
-        Hint("another dtype", s.both(s.kind("form"), s.fact("dtype")), "the result has the dtype of the parts."),
+        Hint("another dtype", s.kind("form", dtype=True), "the result has the dtype of the parts."),
         Hint(
             "nan where no key is seen",
             s.both(s.fact("nan"), _in(UNSEEN)),

@@ -83,7 +83,7 @@ EXERCISE = Exercise(
         s.NO_GRAPH,
         Hint(
             "shards differ in length",
-            s.both(s.kind(*s.SHAPES), s.in_case(ALL, lambda case: case.T % case.world_size > 0)),
+            s.in_case(ALL, lambda case: case.T % case.world_size > 0, *s.SHAPES),
             "13 tokens over 3 ranks: the block that comes has as many tokens as its owner, len(layout[owner]), and not "
             "as many as the one that leaves. Receive it into out=torch.empty of its own shape.",
         ),
@@ -112,7 +112,7 @@ EXERCISE = Exercise(
         ),
         Hint(
             "gradients",
-            s.both(s.kind("value"), s.fact("gradient")),
+            s.kind("value", gradient=True),
             "attend_backward takes attention over all keys, the merged out and log_sum, and not the block's own.",
         ),
         Hint(

@@ -197,7 +197,7 @@ EXERCISE = Exercise(
         ),
         Hint(
             "views of what is cut",
-            s.both(s.kind("shared"), s.fact("cut")),
+            s.kind("shared", cut=True),
             "chunk and slices are views: the part would keep the whole tensor alive, and change with it. Clone it.",
         ),
         Hint(

@@ -73,7 +73,7 @@ EXERCISE = Exercise(
         s.NO_GRAPH,
         Hint(
             "shards differ in length",
-            s.both(s.kind(*s.SHAPES, "clash"), s.in_case(cut.CASES, lambda case: case.T % case.world_size > 0)),
+            s.in_case(cut.CASES, lambda case: case.T % case.world_size > 0, *s.SHAPES, "clash"),
             "13 tokens over 3 ranks: give all_to_all the rows to each rank, and from each. From rank r there come "
             "H/N heads of len(layout[r]) tokens.",
         ),
@@ -86,7 +86,7 @@ EXERCISE = Exercise(
         ),
         Hint(
             "fewer key/value heads than ranks",
-            s.both(s.kind(*s.SHAPES, "clash", "returned"), s.in_case(cut.CASES, _fewer)),
+            s.in_case(cut.CASES, _fewer, *s.SHAPES, "clash", "returned"),
             "where K < N, each of the N/K ranks whose query heads read a head needs it: query head i reads head "
             "i // (H/K), so rank r needs head r // (N/K).",
         ),
@@ -98,7 +98,7 @@ EXERCISE = Exercise(
         ),
         Hint(
             "no way back",
-            s.both(s.kind("value"), s.fact("gradient")),
+            s.kind("value", gradient=True),
             "backward of an exchange is the other exchange: gradients of all tokens of my heads become those of all "
             "heads of my tokens, and the other way round.",
         ),
@@ -111,7 +111,7 @@ EXERCISE = Exercise(
         ),
         Hint(
             "heads repeated more than is needed",
-            s.both(s.kind("calls"), s.fact("repeated")),
+            s.kind("calls", repeated=True),
             "max(K, N) key/value heads are enough: a rank needs those alone that its query heads read, each once.",
         ),
         s.NOT_GIVEN,

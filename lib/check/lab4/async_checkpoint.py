@@ -238,7 +238,7 @@ def _found(*keys):
 
 
 def _part(name):
-    return s.both(s.kind("another moment"), s.fact("part", name))
+    return s.kind("another moment", part=name)
 
 
 EXERCISE = Exercise(
@@ -274,7 +274,7 @@ EXERCISE = Exercise(
              "'position': position}."),
         Hint("random numbers of another moment", _part("random"),
              "ask for checkpoint.random_state() in begin, not in the background: training draws on meanwhile."),
-        Hint("not copied", s.both(s.kind("another moment"), s.fact("later")),
+        Hint("not copied", s.kind("another moment", later=True),
              "state_dict() gives the very tensors that training changes, and a dict stays the caller's. Copy it all in "
              "begin, with what is inside: checkpoint.snapshot, or copy.deepcopy."),
         Hint("not what was there", s.kind("another moment"),

@@ -160,10 +160,6 @@ def _order(case, rank, record):
     return None
 
 
-def _value(**facts):
-    return lambda p: p.kind == "value" and all(p.fact(name) == value for name, value in facts.items())
-
-
 MUON = Exercise(
     name="Muon",
     reference=zero.Muon,
@@ -197,17 +193,17 @@ MUON = Exercise(
         Hint("not every rank", s.kind("clash"),
              "all ranks of the group call every reduce and every broadcast, in one order and with the matrix's owner "
              "as the rank: also those that own nothing, and those that have no gradient."),
-        Hint("no reduce", s.both(_value(own=True), s.fact("still", False), s.fact("step", 0)),
+        Hint("no reduce", s.kind("value", own=True, still=False, step=0),
              "the owner needs the sum of all ranks' gradients before it updates: one Newton-Schulz, of the whole sum. "
              "The mean of the ranks' own updates is something else."),
-        Hint("the owner does nothing", _value(own=True, still=True, step=0),
+        Hint("the owner does nothing", s.kind("value", own=True, still=True, step=0),
              "a rank calls self.update(matrix, gradient) for each matrix that it owns."),
-        Hint("not brought back", _value(own=False, still=True),
+        Hint("not brought back", s.kind("value", own=False, still=True),
              "the owner has new weights, and nobody else knows: broadcast each matrix from its owner, into the matrix "
              "itself."),
         Hint("left over from the step before", lambda p: p.kind == "value" and p.fact("step", 0) > 0,
              "right in the first step. What does the second one still see of it?"),
-        Hint("broadcast too early", _value(own=False),
+        Hint("broadcast too early", s.kind("value", own=False),
              "first the owners update, then broadcast: what was sent is not what the owner ends with."),
         s.NOT_GIVEN,
         Hint("one after another", s.kind("in turn"),

@@ -223,7 +223,7 @@ EXERCISE = Exercise(
         Hint("another gradient", s.kind("gradient"),
              "backward starts from dy, what the loss sends back to y: torch.autograd.backward([y], [dy]); and what "
              "micro-batches left in .grad stays."),
-        Hint("the generator was moved by backward", s.both(s.kind("state"), s.fact("way", "backward")),
+        Hint("the generator was moved by backward", s.kind("state", way="backward"),
              "after the second call put the generator back to where backward found it: `with "
              "torch.random.fork_rng(devices=[]):` around it."),
         Hint("the generator was not moved by forward", s.kind("state"),

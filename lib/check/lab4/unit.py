@@ -277,7 +277,7 @@ UNIT = Exercise(
              "meets an error, not memory that is gone."),
         Hint("the shard is lost", s.kind("shard gone", "shard changed"),
              "the shard stays, all the time: it is what the optimizer steps on, and what is gathered next time."),
-        Hint("frozen flats too", s.both(s.kind("calls"), s.fact("more")),
+        Hint("frozen flats too", s.kind("calls", more=True),
              "each flat is gathered once; and of the flats only those with flat.trained have gradients to send."),
         Hint("another number of calls", s.kind("calls"),
              "self.all_gather(flat.shard, flat.group) for each flat; self.reduce_scatter(line, flat.group) for each "

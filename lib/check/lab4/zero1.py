@@ -211,7 +211,7 @@ EXERCISE = Exercise(
         Hint("another place in the line", s.either(s.kind("value", "form"), s.refused("shape")),
             "a parameter, its gradient and its piece of what is gathered have one place in the line, from `begin` to "
             "`begin + p.numel()`. `begin` moves on by p.numel() for every parameter, also for one without gradient."),
-        Hint("the whole state", s.both(s.kind("kept"), s.fact("whole")),
+        Hint("the whole state", s.kind("kept", whole=True),
             "the optimizer keeps state for all that it is given. Give it this rank's shard alone: "
             "make_optimizer([self.shard])."),
         Hint("a shard of another size", s.kind("kept"),

@@ -187,7 +187,7 @@ EXERCISE = Exercise(
         Hint("left over from the backward before", s.either(s.raised("KeyError"), lambda p: p.fact("step", 0) > 0),
             "right in the first step. average_gradients() ends with self.begin_backward(), which counts anew."),
         Hint("what is left is not sent",
-            s.either(s.both(s.kind("clash"), s.fact("over")), value(lambda f: f["sent"] < f["flats"])),
+            s.either(s.kind("clash", over=True), value(lambda f: f["sent"] < f["flats"])),
             "a flat with a parameter that this rank did not use is never complete. average_gradients() sends what is "
             "left, as every rank does, with zeros for what is missing."),
         Hint("in the order of completion", s.kind("clash"),
@@ -214,20 +214,20 @@ EXERCISE = Exercise(
             "every flat is sent once in each backward, as the line that flat.take_gradients() gives."),
         Hint("no mean in the shard", s.kind("no mean"),
             "after average_gradients() the shard's .grad is the ranks' mean."),
-        Hint("everything at the end", s.both(s.kind("late"), s.fact("in_backward", 0)),
+        Hint("everything at the end", s.kind("late", in_backward=0),
             "nothing leaves before backward has ended. gradient_is_ready must send a flat with the last of its "
             "gradients."),
         Hint("one at a time", s.kind("late"),
             "a flat that was complete too early waits for those before it; when their turn has come, several may leave "
             "at once: `while`, not `if`."),
-        Hint("backward waits for the network", s.both(s.kind("stuck"), s.fact("passed", 0)),
+        Hint("backward waits for the network", s.kind("stuck", passed=0),
             "the hook sends by itself, or waits for what it has started, and autograd waits for the hook. "
             "collectives.start hands it to the communication thread."),
-        Hint("one under way", s.both(s.kind("stuck"), s.fact("number", 0)),
+        Hint("one under way", s.kind("stuck", number=0),
             "two may be under way: one on the wire, the next behind it. Wait when a *third* is about to leave."),
         Hint("not for the oldest", s.kind("stuck"),
             "before a third leaves, wait for the oldest of the two alone. The other one has only begun."),
-        Hint("lines kept for all flats", s.both(s.kind("memory"), s.fact("before")),
+        Hint("lines kept for all flats", s.kind("memory", before=True),
             "between two steps nothing waits for gradients: a line is made when its flat leaves, and is gone when it "
             "has been sent."),
         Hint("three under way", s.kind("memory"),

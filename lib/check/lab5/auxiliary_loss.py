@@ -82,12 +82,12 @@ EXERCISE = Exercise(
         s.NARROW,
         Hint(
             "not one number",
-            s.either(s.kind("returned"), s.both(s.kind("form"), s.fact("shape"))),
+            s.either(s.kind("returned"), s.kind("form", shape=True)),
             "the loss is one number, as a tensor that knows its graph: the sum over the experts, without .item().",
         ),
         Hint(
             "another dtype",
-            s.both(s.kind("form"), s.fact("dtype")),
+            s.kind("form", dtype=True),
             "the loss has the dtype of the probabilities: no .float(), and f in P's dtype, f.to(probabilities).",
         ),
         Hint(
@@ -97,7 +97,7 @@ EXERCISE = Exercise(
         ),
         Hint(
             "another gradient",
-            s.both(s.kind("value"), s.fact("gradient")),
+            s.kind("value", gradient=True),
             "f is a count, without gradient; P = probabilities.mean(0), with all of it.",
         ),
         Hint(

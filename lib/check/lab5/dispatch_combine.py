@@ -62,7 +62,7 @@ COMMON = (
     Hint("called lib's", s.kind("built-in"), "indexing and index_add are enough."),
     Hint(
         "nothing returned",
-        s.both(s.kind("returned"), s.fact("got", "None")),
+        s.kind("returned", got="None"),
         "the function must end with `return ...`.",
     ),
     s.NARROW,
@@ -99,7 +99,7 @@ DISPATCH = Exercise(
         *COMMON,
         Hint(
             "another gradient",
-            s.both(s.kind("value"), s.fact("gradient")),
+            s.kind("value", gradient=True),
             "a token's copies all count: the gradient of x adds them up, as indexing does by itself.",
         ),
         Hint("other rows", s.kind("value", "form", "returned"), "rows[i] = x[routing.token[i]], (m, D)."),
@@ -126,19 +126,19 @@ COMBINE = Exercise(
     hints=(
         Hint(
             "another dtype",
-            s.either(s.refused("dtype"), s.both(s.kind("form"), s.fact("dtype"))),
+            s.either(s.refused("dtype"), s.kind("form", dtype=True)),
             "torch.zeros makes float32. Take dtype and device from the rows: rows.new_zeros(n, rows.shape[1]).",
         ),
         *COMMON,
         Hint(
             "another gradient",
-            s.both(s.kind("value"), s.fact("gradient")),
+            s.kind("value", gradient=True),
             "the numbers were right. A row's gradient is its weight times its token's; a weight's is the product of "
             "its row and its token's.",
         ),
         Hint(
             "tokens left out",
-            s.both(s.kind("form"), s.fact("shape")),
+            s.kind("form", shape=True),
             "the result is (n, D), a row for every token: its pairs added up, zeros for those without a pair.",
         ),
         Hint(

@@ -240,7 +240,7 @@ EXCHANGE_ROWS = Exercise(
             "all ranks of the group call all_to_all, also those that have nothing to send or get nothing, in backward "
             "too.",
         ),
-        Hint("nothing returned", s.both(s.kind("form"), s.fact("got", "None")),
+        Hint("nothing returned", s.kind("form", got="None"),
              "the function must end with a `return` of the rows that arrived."),
         Hint(
             "no gradient",
@@ -261,7 +261,7 @@ EXCHANGE_ROWS = Exercise(
         ),
         Hint("another gradient", s.fact("gradient"),
              "the gradient of row i of `rows` is dy of that same row, where it went."),
-        Hint("nobody", s.both(s.kind("raised"), s.in_case(CASES, lambda case: case != CASES[0])),
+        Hint("nobody", s.in_case(CASES, lambda case: case != CASES[0], "raised"),
              "a rank may have no rows to send, or get none: (0, D) is a tensor like any other."),
         s.NOT_GIVEN,
         Hint("rows in another order", s.kind("value"),

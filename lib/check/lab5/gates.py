@@ -119,7 +119,7 @@ COMMON = (
     ),
     Hint(
         "experts are no numbers",
-        s.both(s.kind("form"), s.fact("what", "experts"), s.fact("floats")),
+        s.kind("form", what="experts", floats=True),
         "experts are their numbers, int64; weights are what they count: Choice(experts, weights, probabilities).",
     ),
     Hint(
@@ -129,7 +129,7 @@ COMMON = (
     ),
     Hint(
         "exp of large logits",
-        s.both(s.kind("value"), s.fact("nan")),
+        s.kind("value", nan=True),
         "exp(750) is infinite, and infinite / infinite is nan. softmax takes the largest logit away first: "
         "logits.softmax(-1).",
     ),
@@ -153,7 +153,7 @@ COMMON = (
     ),
     Hint(
         "another gradient",
-        s.both(s.kind("value"), s.fact("gradient")),
+        s.kind("value", gradient=True),
         "the numbers were right and what they teach is not. Is something detached, or added only to be taken away?",
     ),
     Hint(
@@ -172,7 +172,7 @@ COMMON = (
 SWITCH_HINTS = (
     Hint(
         "no dimension of choices",
-        s.both(s.kind("form"), s.fact("shape"), s.fact("dims", 1)),
+        s.kind("form", shape=True, dims=1),
         "one choice a token is (n, 1): best(logits, 1), or argmax with keepdim.",
     ),
     *COMMON,
@@ -186,7 +186,7 @@ TOP_K_HINTS = (
     *COMMON,
     Hint(
         "not k of them",
-        s.both(s.kind("form"), s.fact("what", "experts")),
+        s.kind("form", what="experts"),
         "experts and weights are (n, k), for any k: best(logits, k).",
     ),
     Hint(

@@ -167,18 +167,18 @@ EXERCISE = Exercise(
         Hint("the parameter, not its gradient", s.either(s.kind("touched"), s.fact("touched")),
              "a parameter itself has changed. Gradients are reduced, p.grad; it is the optimizer that changes p."),
         s.NARROW,
-        Hint("no experts here", s.both(s.kind("raised"), s.in_case(m.CASES, lambda case: case.what == m.NO_EXPERTS)),
+        Hint("no experts here", s.in_case(m.CASES, lambda case: case.what == m.NO_EXPERTS, "raised"),
              "a model without experts has no second line, and torch.cat takes no empty list: go on where there is "
              "nothing to reduce."),
         Hint(
             "a rank without gradients",
-            s.both(s.kind(*s.SHAPES, "clash"), s.in_case(m.CASES, lambda case: case.what == m.NOTHING)),
+            s.in_case(m.CASES, lambda case: case.what == m.NOTHING, *s.SHAPES, "clash"),
             "a rank may have no gradient at all: it counts as zeros, takes part in both sums, and has the mean "
             "afterwards.",
         ),
         Hint(
             "a parameter without gradient",
-            s.either(s.both(s.kind("form"), s.fact("got", "None")), s.both(s.kind("raised"), s.refused("None"))),
+            s.either(s.kind("form", got="None"), s.both(s.kind("raised"), s.refused("None"))),
             "where this rank did not use a parameter, p.grad is None. It counts as zeros, and must hold the mean "
             "afterwards: p.grad = torch.zeros_like(p).",
         ),
@@ -218,7 +218,7 @@ EXERCISE = Exercise(
             "has p.numel() elements.",
         ),
         s.NOT_GIVEN,
-        Hint("one message per parameter", s.both(s.kind("calls"), s.fact("same")),
+        Hint("one message per parameter", s.kind("calls", same=True),
              "every message costs its latency: put all gradients of a kind end to end, and all-reduce that once."),
         Hint("other elements", s.kind("calls"),
              "two lines: the experts' trained gradients, over expert_dp_group, and all others, over `world`. Nothing "

@@ -88,7 +88,7 @@ def _elements_at_once(case, rank, way):
 
 
 def _way(way):
-    return s.both(s.kind("not under way"), s.fact("way", way))
+    return s.kind("not under way", way=way)
 
 
 START_EXCHANGE = Exercise(
@@ -140,7 +140,7 @@ START_EXCHANGE = Exercise(
              "start(all_to_all, rows, group, send_counts, receive_counts): first what leaves, then what comes."),
         Hint("another gradient", s.fact("gradient"),
              "the first function's backward returns what the gradients' exchange brought: the gradient of its rows."),
-        Hint("nothing comes", s.both(s.kind("form"), s.fact("got", "None")),
+        Hint("nothing comes", s.kind("form", got="None"),
              "wait() must return what work.wait() returns: (sum(receive_counts), D)."),
         s.NOT_GIVEN,
         Hint("more than the rows", s.kind("elements"), "each row travels once in each direction."),

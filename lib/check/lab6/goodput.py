@@ -145,7 +145,7 @@ SHARE = Exercise(
         Hint("percent", _shares(lambda got, want: abs(got / 100 / want - 1) < NEAR), "0 to 1: a share, no per cent."),
         Hint("what is kept", _shares(lambda got, want: abs(got - (1 - want)) < NEAR * want),
              "that is the share of time that counts, the goodput. Lost is the rest: 1 minus it."),
-        Hint("first order only", s.both(s.kind("no share", "share"), s.fact("long")),
+        Hint("first order only", s.kind("no share", "share", long=True),
              "S/T + (T/2 + R)/M holds while T, S and R are short against M. Here they are not: take the sum over all "
              "saves, with e^(-R/M) / (e^((T+S)/M) - 1)."),
         Hint("more than all", s.kind("no share"),

@@ -212,10 +212,10 @@ def _in_making(p):
 
 HINTS = (
     s.CALLED_LIB,
-    Hint("nothing on other stages", s.both(s.kind("form"), s.fact("what", "loss")),
+    Hint("nothing on other stages", s.kind("form", what="loss"),
          "only the last stage knows a loss: execute returns {} elsewhere. The others add 0 where the losses are summed "
          "along pp, and every rank returns one number."),
-    Hint("no norm returned", s.both(s.kind("form"), s.fact("what", "norm")),
+    Hint("no norm returned", s.kind("form", what="norm"),
          "clip returns the norm, as norm_of gave it."),
     Hint("a part of the parameters", s.both(s.refused("None"), lambda p: not _in_making(p)),
          "a parameter without a gradient is another stage's: let_go_of_other_stages(part, blocks, [your stage]) first, "
@@ -241,7 +241,7 @@ HINTS = (
     Hint("another update", _of("loss"),
          "losses of the first step are right, those of the next are not: the update was another one. First the norm, "
          "then all gradients are scaled, every list of them, by min(1, max_norm / norm), then the optimizer steps."),
-    Hint("too much along an axis", s.both(s.kind("elements"), s.fact("more")),
+    Hint("too much along an axis", s.kind("elements", more=True),
          "the values are right, and more was sent than they need: something is summed twice, or over ranks that "
          "have it already."),
     Hint("too little along an axis", s.kind("elements"),

@@ -225,10 +225,10 @@ EXERCISE = Exercise(
         Hint("once each", s.kind("value"),
              "write down for 2 x 2 x 2 who has what: cut and tied ones are in tp parts, whole ones alike on tp ranks, "
              "every stage has its own, and the tied ones are on two. Each square counts once."),
-        Hint("a stage with nothing", s.both(s.kind("raised"), s.in_case(CASES, lambda case: case.sizes["pp"] == 4)),
+        Hint("a stage with nothing", s.in_case(CASES, lambda case: case.sizes["pp"] == 4, "raised"),
              "a stage may have no parameters at all: its sum is 0, a tensor of (1,) in float64, and is added too."),
         s.NOT_GIVEN,
-        Hint("gradients sent", s.both(s.kind("calls"), s.fact("many")),
+        Hint("gradients sent", s.kind("calls", many=True),
              "to send all gradients takes as long as to average them. A rank squares and adds what it has, and sends "
              "the one number."),
         Hint("a needless sum", s.kind("calls"),
