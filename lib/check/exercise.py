@@ -7,7 +7,7 @@ Hint      =  the mistake that usually causes such a Problem, in a sentence
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lib.ledger.read import Ledger
@@ -75,6 +75,10 @@ class Hint:
     name: str  # the mistake, in a word or two; tests name it
     fits: Callable[[Problem], bool]
     text: str
+
+    def saying(self, text: str) -> "Hint":
+        """The same mistake, in the words of one exercise."""
+        return replace(self, text=text)
 
 
 @dataclass(frozen=True)

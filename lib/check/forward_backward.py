@@ -23,7 +23,7 @@ from lib.check import symptoms as s
 from lib.check.cases import Case, called, form_of, groups_and_control, in_step, seen
 from lib.check.claims import element, form
 from lib.check.comm import Clash, Recorder
-from lib.check.exercise import Hint, Problem
+from lib.check.exercise import Problem
 from lib.check.explain import fraction, rounded_words, shares, who
 from lib.check.footprint import Footprint
 from lib.check.guard import is_students
@@ -74,7 +74,7 @@ FUNCTION = {
     "attributes": "a function has none",
 }
 COMMON = (
-    Hint("called lib's", s.kind("built-in"), "build it from what the function is given."),
+    s.CALLED_LIB,
     s.under_way(CASES, lambda case: bool(case.pairs)),
     s.NO_GROUP,
     s.WHOSE_RANKS,

@@ -29,23 +29,16 @@ def _exercise(algorithm):
     )
     one = (claim("any N", 1, "2, 4, 8, 64, 3, 5, 6, 12 ranks; two links", is_right(POWERS + OTHERS)),)
     return Exercise(
-        name=f"{algorithm}_time",
-        reference=time,
-        measure=_measure,
-        worlds=(),
-        leaves_out=NO_RANKS,
+        name=f"{algorithm}_time", reference=time, measure=_measure, worlds=(), leaves_out=NO_RANKS,
         claims=one if algorithm == "star" else two,
         hints=(
             s.NO_NUMBER,
-            Hint(
-                "not its rounds or its bytes",
-                s.kind("value"),
-                "draw it for these ranks: how many messages follow each other, and how many bytes does each carry? "
-                "Each message costs alpha, and beta for each of its bytes.",
-            ),
+            Hint("not its rounds or its bytes", s.kind("value"),
+                 "draw it for these ranks: how many messages follow each other, and how many bytes does each carry? "
+                 "Each message costs alpha, and beta for each of its bytes."),
             *s.ANYWHERE,
         ),
-    )
+    )  # fmt: skip
 
 
 EXERCISE = Bundle("all_reduce_time", (*map(_exercise, ALGORITHMS), cheapest.EXERCISE))

@@ -20,11 +20,7 @@ def _of(precisions, sizes=(GPT3,)):
 
 
 EXERCISE = Exercise(
-    name="model_state_bytes",
-    reference=model_state_bytes,
-    measure=_measure,
-    worlds=(),
-    leaves_out=NO_RANKS,
+    name="model_state_bytes", reference=model_state_bytes, measure=_measure, worlds=(), leaves_out=NO_RANKS,
     claims=(
         claim("fp32 and mixed", 2, "GPT-3's 175 billion parameters: 2,800,000,000,000 bytes", _of(("fp32", "mixed"))),
         claim("mixed with fp32 gradients", 1, "3,150,000,000,000 bytes", _of(("mixed, fp32 gradients",))),
@@ -33,15 +29,12 @@ EXERCISE = Exercise(
     ),
     hints=(
         s.NO_NUMBER,
-        Hint(
-            "a part is wrong",
-            s.kind("value"),
-            "write down for this precision how many bytes weight, gradient, master copy, momentum and variance take, "
-            "and add them up.",
-        ),
+        Hint("a part is wrong", s.kind("value"),
+             "write down for this precision how many bytes weight, gradient, master copy, momentum and variance "
+             "take, and add them up."),
         *s.ANYWHERE,
     ),
-)
+)  # fmt: skip
 
 ### BEGIN MISTAKES
 from lib.check.mistakes import Mistake  # noqa: E402
@@ -86,9 +79,8 @@ MISTAKES = (
         "the gradients are missing: one number per parameter, kept until the optimizer has used them.",
     ),
     *(
-        Mistake(
-            "gradients forgotten", lambda n, p, q=q: n * (RECIPES[p].total - (RECIPES[p].gradient if p == q else 0))
-        )
+        Mistake("gradients forgotten",
+                lambda n, p, q=q: n * (RECIPES[p].total - (RECIPES[p].gradient if p == q else 0)))
         for q in RECIPES
     ),
     _parts(
@@ -117,20 +109,14 @@ MISTAKES = (
         "fp32 and mixed come to the same 16, but the other two do not: add up their parts.",
     ),
     _parts("bits for bytes", lambda r: r.total * 8, "these are bits: a byte has 8 of them."),
-    Mistake(
-        "per parameter",
-        lambda n, p: RECIPES[p].total,
-        "that is the number of bytes of one parameter: multiply it by `parameters`.",
-    ),
+    Mistake("per parameter", lambda n, p: RECIPES[p].total,
+            "that is the number of bytes of one parameter: multiply it by `parameters`."),
     Mistake("GPT-3 only", lambda n, p: GPT3 * RECIPES[p].total, "your result does not depend on `parameters`."),
     *(
-        Mistake(
-            "another unit",
-            lambda n, p, unit=unit, whole=whole: whole(n * RECIPES[p].total / unit),
-            "return plain bytes, and divide only to print: by 1e9 for GB, by 2**30 for GiB, which is 7 % larger.",
-        )
+        Mistake("another unit", lambda n, p, unit=unit, whole=whole: whole(n * RECIPES[p].total / unit),
+                "return plain bytes, and divide only to print: by 1e9 for GB, by 2**30 for GiB, which is 7 % larger.")
         for unit in (1e3, 1e6, 1e9, 1e12, 2**10, 2**20, 2**30, 2**40)
         for whole in (float, int, round)
     ),
-)
+)  # fmt: skip
 ### END MISTAKES

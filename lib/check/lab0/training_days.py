@@ -30,12 +30,7 @@ def _rounded(p):
 
 
 EXERCISE = Exercise(
-    name="training_days",
-    reference=training_days,
-    measure=_measure,
-    worlds=(),
-    bonus=True,
-    leaves_out=NO_RANKS,
+    name="training_days", reference=training_days, measure=_measure, worlds=(), bonus=True, leaves_out=NO_RANKS,
     claims=(
         claim("GPT-3 on 1024 A100", 2, "300 billion tokens, 140 TFLOP/s each: 34 days", _of(GPT3)),
         claim("without recomputation", 1, "25 days", _of(NOT_RECOMPUTED)),
@@ -44,15 +39,12 @@ EXERCISE = Exercise(
     hints=(
         Hint("rounded", _rounded, "this looks rounded. Return the number as it is; round when you print it."),
         s.NO_NUMBER,
-        Hint(
-            "not the operations of a step",
-            s.kind("value"),
-            "count: operations per parameter and token (2 forward, 4 backward, 2 more with recomputation), times "
-            "parameters and tokens; divided by what all GPUs do in a second, and by the seconds of a day.",
-        ),
+        Hint("not the operations of a step", s.kind("value"),
+             "count: operations per parameter and token (2 forward, 4 backward, 2 more with recomputation), times "
+             "parameters and tokens; divided by what all GPUs do in a second, and by the seconds of a day."),
         *s.ANYWHERE,
     ),
-)
+)  # fmt: skip
 
 ### BEGIN MISTAKES
 from lib.check.mistakes import Mistake  # noqa: E402

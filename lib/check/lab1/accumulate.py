@@ -156,10 +156,7 @@ def _missing(p):
 
 
 EXERCISE = Exercise(
-    name="accumulate",
-    reference=accumulate,
-    measure=_measure,
-    worlds=(WORLD,),
+    name="accumulate", reference=accumulate, measure=_measure, worlds=(WORLD,),
     may_call=(*COLLECTIVES, "accumulate.average_gradients"),
     leaves_out={
         "precise": "the model sends, and a loss may be added up in float32",
@@ -172,22 +169,18 @@ EXERCISE = Exercise(
     claims=(
         claim("gradient of the whole batch", 5, "4 ranks; k = 1, 2, 4 micro-batches", each(CASES, _gradients)),
         claim("the mean loss", 2, "over the rank's micro-batches, detached", each(CASES, _loss), kept(CASES)),
-        claim(
-            "one exchange, whatever k", 3, "no_sync for the first k-1; average_gradients once",
-            each(CASES, _one_exchange),
-        ),
+        claim("one exchange, whatever k", 3, "no_sync for the first k-1; average_gradients once",
+              each(CASES, _one_exchange)),
     ),
     hints=(
-        Hint("called what it builds", s.kind("built-in"),
-             "build it from the model's `no_sync` and `average_gradients`."),
+        s.BUILT_IN.saying("build it from the model's `no_sync` and `average_gradients`."),
         Hint("not averaged over ranks", s.kind("value", local=True),
              "each rank still has its own gradient: call model.average_gradients() after the last backward."),
         Hint("a micro-batch is missing", _missing,
              "every micro-batch needs its backward, the last one too, and all before average_gradients()."),
         Hint("unequal shares", s.kind("value"),
              "every micro-batch counts alike, 1/k: average over the ranks once, when all gradients have been added."),
-        Hint("nothing returned", s.kind("returned", got="None"),
-             "end with `return` of the mean loss."),
+        s.NO_NUMBER.saying("end with `return` of the mean loss."),
         Hint("a plain number", s.kind("returned", float=True),
              "return the loss as a tensor, (): the cells below ask for its .item(). loss.detach() has no graph."),
         Hint("the sum of the losses", s.kind("loss", sum=True),

@@ -119,10 +119,7 @@ def _off(fits):
 
 
 EXERCISE = Exercise(
-    name="broadcast_parameters",
-    reference=replicate.broadcast_parameters,
-    measure=_measure,
-    worlds=(WORLD,),
+    name="broadcast_parameters", reference=replicate.broadcast_parameters, measure=_measure, worlds=(WORLD,),
     may_call=COLLECTIVES,
     leaves_out={
         "under way": "a function that returns when it is done, and has no backward",
@@ -139,7 +136,7 @@ EXERCISE = Exercise(
         claim("elements on the wire", 2, "(N-1)n over all ranks", _elements),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "build it from collectives.broadcast or dist.broadcast."),
+        s.CALLED_LIB.saying("build it from collectives.broadcast or dist.broadcast."),
         Hint("a root of the world, not of the group", s.refused("outside the group"),
             "dist.broadcast's src is a rank of the world. Rank 0 of the group is group_src=0, or use "
             "collectives.broadcast(tensor, 0, group)."),

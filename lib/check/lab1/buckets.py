@@ -46,11 +46,8 @@ def _raised_after_the_sum(p):
 
 
 REDUCE_BUCKET = Exercise(
-    name="reduce_bucket",
-    reference=bucketed.reduce_bucket,
-    measure=means.Averaging(CASES, _model, _bucket),
-    worlds=(WORLD,),
-    may_call=("means.given", *MAY_CALL),
+    name="reduce_bucket", reference=bucketed.reduce_bucket, measure=means.Averaging(CASES, _model, _bucket),
+    worlds=(WORLD,), may_call=("means.given", *MAY_CALL),
     leaves_out={
         "under way": "it returns when the mean is there: no two calls are under way",
         "generators": "the notebook gives it lists, the buckets of a plan",
@@ -59,22 +56,14 @@ REDUCE_BUCKET = Exercise(
         "attributes": "a function has none",
     },
     claims=(
-        claim(
-            "the mean in every .grad",
-            6,
-            f"1 rank, {GROUPS_SAY}; unused, not contiguous ones",
-            fitting(CASES), means.as_found(CASES), kept(CASES),
-        ),
-        claim(
-            "one all-reduce per bucket",
-            3,
-            "of one flat tensor of exactly n elements",
-            only_calls(CASES, lambda case, rank: [("all_reduce", "", case.n)]), each(CASES, _flat),
-        ),
+        claim("the mean in every .grad", 6, f"1 rank, {GROUPS_SAY}; unused, not contiguous ones", fitting(CASES),
+              means.as_found(CASES), kept(CASES)),
+        claim("one all-reduce per bucket", 3, "of one flat tensor of exactly n elements",
+              only_calls(CASES, lambda case, rank: [("all_reduce", "", case.n)]), each(CASES, _flat)),
         claim("parameters left alone", 1, "only .grad changes", means.untouched(CASES)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "build it from the all_reduce that the function is given."),
+        s.CALLED_LIB.saying("build it from the all_reduce that the function is given."),
         s.NO_GROUP,
         Hint("the parameter, not its gradient", s.either(s.kind("touched"), s.fact("touched")),
              "a parameter itself has changed. Gradients are averaged, p.grad; it is the optimizer that changes p."),

@@ -82,11 +82,7 @@ def _case(*names):
 
 
 EXERCISE = Exercise(
-    name="exposed_seconds",
-    reference=exposed_seconds,
-    measure=_measure,
-    worlds=(),
-    bonus=True,
+    name="exposed_seconds", reference=exposed_seconds, measure=_measure, worlds=(), bonus=True,
     leaves_out={name: why for name, why in LEAVES_OUT.items() if name not in ("given used", "again", "empty rank")}
     | {"given used": "no function is given to it", "again": "a number of numbers, called in many cases",
        "empty rank": "there are no ranks; empty lists are cases", "returned": "a number"},
@@ -97,7 +93,7 @@ EXERCISE = Exercise(
         claim("any lists", 1, "not sorted, touching, empty, many; left as they were", _judge(ANY), left_alone(str)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "sort the ends of all intervals, and walk from one to the next."),
+        s.CALLED_LIB.saying("sort the ends of all intervals, and walk from one to the next."),
         NOTHING,
         Hint("not a number", s.kind("form"), "return the seconds, one float."),
         Hint("nothing to look at", s.both(s.kind("raised"), _case("no compute", "no messages", "nothing")),

@@ -196,10 +196,7 @@ def _after(*steps):
 
 
 EXERCISE = Exercise(
-    name="LossScaler",
-    reference=loss_scaler.LossScaler,
-    measure=_measure,
-    worlds=(WORLD,),
+    name="LossScaler", reference=loss_scaler.LossScaler, measure=_measure, worlds=(WORLD,),
     may_call=(*MAY_CALL, "loss_scaler.given"),
     leaves_out={
         "precise": "powers of two, which no type rounds, and a flag on the wire",
@@ -215,8 +212,8 @@ EXERCISE = Exercise(
         claim("one number on the wire", 2, "one all-reduce of one element a step", _one_each),
     ),
     hints=(
-        Hint("called what it builds", s.kind("built-in"),
-             "build it yourself: multiply the loss, divide the gradients, all_reduce whether there was an overflow."),
+        s.BUILT_IN.saying(
+            "build it yourself: multiply the loss, divide the gradients, all_reduce whether there was an overflow."),
         Hint("no scale", s.kind("attribute"), "keep the scale in self.scale: later cells, and a checkpoint, read it."),
         Hint("the loss is not scaled", s.kind("scaled"),
              "scale_loss returns the loss times self.scale, a tensor with its graph: backward starts from it."),
@@ -229,8 +226,7 @@ EXERCISE = Exercise(
              "an optimizer may have several groups: loop over all of optimizer.param_groups."),
         Hint("not unscaled", s.kind("gradient", factor=1.0),
              "backward left S * g in .grad. Divide every gradient by the scale before optimizer.step()."),
-        Hint("unscaled twice", s.kind("gradient", twice=1.0),
-             "the gradients are divided by S once too often."),
+        Hint("unscaled twice", s.kind("gradient", twice=1.0), "the gradients are divided by S once too often."),
         Hint("unscaled with the next scale", s.kind("gradient"),
              "the gradients carry the scale that the loss was multiplied by. Divide by it first, change self.scale "
              "last."),

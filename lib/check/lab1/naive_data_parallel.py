@@ -3,8 +3,8 @@
 average_gradients gets `model.parameters()` as it is, a generator.
 """
 
-from lib.check.cases import Setting
 from lib.check import symptoms as s
+from lib.check.cases import Setting
 from lib.check.claims import claim, kept
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise, Hint
@@ -43,15 +43,16 @@ def _after_one_sum(p):
     return 0 < min(sum(e.op != "mark" for e in book.of(rank)) for rank in s.members(p)) <= 2
 
 
+def _absent_where_used(p):
+    return s.kind("value", absent=True)(p) and p.facts["rank"] not in p.facts["unused"]
+
+
 def _elements(p):
     return sum(elements for _, _, elements in p.facts["got"]) if p.kind == "calls" else 0
 
 
 AVERAGE_GRADIENTS = Exercise(
-    name="average_gradients",
-    reference=replicate.average_gradients,
-    measure=_measure,
-    worlds=(WORLD,),
+    name="average_gradients", reference=replicate.average_gradients, measure=_measure, worlds=(WORLD,),
     may_call=("means.given", *MAY_CALL),
     leaves_out={
         "under way": "it returns when the mean is there: no two calls are under way",
@@ -67,13 +68,12 @@ AVERAGE_GRADIENTS = Exercise(
         claim("parameters left alone", 1, "only .grad changes", means.untouched(CASES)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "build it from the all_reduce that the function is given."),
+        s.CALLED_LIB.saying("build it from the all_reduce that the function is given."),
         s.NO_GROUP,
         Hint("the parameter, not its gradient", s.either(s.kind("touched"), s.fact("touched")),
             "a parameter itself has changed. Gradients are averaged, p.grad; it is the optimizer that changes p."),
-        Hint("what all_reduce returns",
-            s.either(_after_one_sum, lambda p: p.kind == "value" and p.fact("absent") and p.facts["rank"] not in p.facts["unused"]),
-            "all_reduce(tensor, group) sums in place, and need not return anything: use the tensor that you gave it."),
+        Hint("what all_reduce returns", s.either(_after_one_sum, _absent_where_used),
+             "all_reduce(tensor, group) sums in place, and need not return anything: use the tensor that you gave it."),
         Hint("a parameter without gradient", s.either(s.kind("value", absent=True), s.refused("None")),
             "where this rank did not use a parameter, p.grad is None. It contributes zeros, and must hold the mean "
             "afterwards, or the ranks' models part: p.grad = torch.zeros_like(p)."),

@@ -103,11 +103,7 @@ def _wrong(case, rank, number, now, before, right):
 
 
 EXERCISE = Exercise(
-    name="outer_step",
-    reference=outer_step,
-    measure=_measure,
-    bonus=True,
-    worlds=(WORLD,),
+    name="outer_step", reference=outer_step, measure=_measure, bonus=True, worlds=(WORLD,),
     may_call=("outer_step._record", *MAY_CALL),
     leaves_out={
         "under way": "it returns when the round is over: no two are under way",
@@ -124,7 +120,7 @@ EXERCISE = Exercise(
               only_calls(CASES, lambda case, rank: [("all_reduce", "", n) for n in SIZES * ROUNDS])),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "five lines for each parameter, and the all_reduce that it is given."),
+        s.CALLED_LIB.saying("five lines for each parameter, and the all_reduce that it is given."),
         s.NO_GROUP,
         Hint("an op for all_reduce", s.raised("TypeError"),
              "all_reduce takes (tensor, group), sums in place, and need not return anything."),

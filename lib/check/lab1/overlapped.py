@@ -210,10 +210,7 @@ def _in(*whats, again=None):
 
 
 EXERCISE = Exercise(
-    name="OverlappedDataParallel",
-    reference=bucketed.OverlappedDataParallel,
-    measure=_measure,
-    worlds=(WORLD,),
+    name="OverlappedDataParallel", reference=bucketed.OverlappedDataParallel, measure=_measure, worlds=(WORLD,),
     may_call=(*MAY_CALL, *EARLIER),
     leaves_out={"generators": "it is given a module", "returned": "only forward returns, what the module does"},
     claims=(
@@ -226,8 +223,8 @@ EXERCISE = Exercise(
         claim("no_sync", 6, "sends nothing; the next backward sends the sum", each(CASES, _no_sync)),
     ),
     hints=(
-        Hint("called what it builds", s.kind("built-in"),
-             "build it yourself, of plan_buckets, parameter.register_post_accumulate_grad_hook, collectives.start."),
+        s.BUILT_IN.saying(
+            "build it yourself, of plan_buckets, parameter.register_post_accumulate_grad_hook, collectives.start."),
         Hint("weights not made equal", s.kind("weights"),
              "ranks that begin with different weights stay different, though their gradients are equal. Call "
              "broadcast_parameters(module, group) when the wrapper is made."),

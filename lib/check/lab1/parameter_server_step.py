@@ -165,12 +165,8 @@ def _after_its_push(p):
 
 
 EXERCISE = Exercise(
-    name="parameter_server_step",
-    reference=parameter_server.parameter_server_step,
-    measure=_measure,
-    worlds=(WORLD,),
-    may_call=s.P2P,
-    bonus=True,
+    name="parameter_server_step", reference=parameter_server.parameter_server_step, measure=_measure, worlds=(WORLD,),
+    may_call=s.P2P, bonus=True,
     leaves_out={
         "under way": "a step is over when the function returns, its backward too",
         "generators": "the docstring gives it a list",
@@ -245,16 +241,11 @@ TALK = "    last = dist.get_world_size(group) - 1\n    deliver([torch.empty(0)],
 MISTAKES = (
     Mistake("only rank 0 updates", OWN.then(UPDATE, "    optimizer.step()\n")),
     Mistake("a parameter without gradient", OWN.then(GRADIENTS, "[p.grad for p in parameters]")),
-    Mistake(
-        "a receive without its send",
-        OWN.then(GRADIENTS, "[p.grad for p in parameters if p.grad is not None]"),
-    ),
+    Mistake("a receive without its send", OWN.then(GRADIENTS, "[p.grad for p in parameters if p.grad is not None]")),
     Mistake("ranks of the world, not of the group", OWN.then(PULL, "    pull(parameters)\n")),
     Mistake("one rank alone", OWN.then(BACKWARD, BACKWARD + NOBODY)),
-    Mistake(
-        "a rank without rows",
-        OWN.then(BACKWARD, f"{BACKWARD}    if all(p.grad is None for p in parameters):\n        return\n"),
-    ),
+    Mistake("a rank without rows",
+            OWN.then(BACKWARD, f"{BACKWARD}    if all(p.grad is None for p in parameters):\n        return\n")),
     Mistake("backward, once", OWN.then(BACKWARD, "    if dist.get_rank(group):\n        backward()\n")),
     Mistake("not pulled", OWN.then(PULL, "")),
     Mistake("gradients of the step before", OWN.then(FORGET, "")),

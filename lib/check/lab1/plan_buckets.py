@@ -156,10 +156,7 @@ def _left_alone(runs):
 
 
 EXERCISE = Exercise(
-    name="plan_buckets",
-    reference=buckets.plan_buckets,
-    measure=_plans,
-    worlds=(),
+    name="plan_buckets", reference=buckets.plan_buckets, measure=_plans, worlds=(),
     leaves_out={
         "precise": "it moves no number",
         "under way": "a pure function",
@@ -178,7 +175,7 @@ EXERCISE = Exercise(
         claim("few buckets", 1, "a new one only when the open one is full", _planned(_few), _left_alone),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "write the loop over the parameters yourself."),
+        s.CALLED_LIB.saying("write the loop over the parameters yourself."),
         Hint("not a list of lists", s.kind("form"), "return [[parameter, ...], ...], the parameters themselves."),
         Hint("one list for all calls", s.kind("not kept"),
              "a list is kept from call to call, in a global or a default argument. Begin a new one in each call."),

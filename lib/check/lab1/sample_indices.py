@@ -155,10 +155,7 @@ def _repeatable(runs):
 
 
 EXERCISE = Exercise(
-    name="sample_indices",
-    reference=sampler.sample_indices,
-    measure=_measure,
-    worlds=(),
+    name="sample_indices", reference=sampler.sample_indices, measure=_measure, worlds=(),
     leaves_out={name: why for name, why in NO_RANKS.items() if name not in ("again", "alone", "returned")},
     claims=(
         claim("every example on one rank", 4, "n = 12, 10, 1000, 5, 3, 1; 1, 4, 8 ranks; 3 epochs", _every_example),
@@ -228,9 +225,8 @@ MISTAKES = (
     Mistake("padded with numbers that are no examples",
         edit(PADDED, "torch.cat([order, torch.full((-n % world_size,), -1)])")),
     Mistake("padded with numbers that are no examples", edit(SHUFFLED, f"1 + {SHUFFLED}")),
-    Mistake(
-        "the tail is dropped", edit(DEALT, "return order[rank * (n // world_size) : (rank + 1) * (n // world_size)]")
-    ),
+    Mistake("the tail is dropped",
+            edit(DEALT, "return order[rank * (n // world_size) : (rank + 1) * (n // world_size)]")),
     Mistake("every rank its own permutation", edit(KEY, f"{KEY} + rank")),
     Mistake("every rank its own permutation", edit(DEALT, "return padded[rank : rank + length]")),
     Mistake("one example pads", edit(PADDED, "torch.cat([order, order[-1:].repeat(-n % world_size)])")),

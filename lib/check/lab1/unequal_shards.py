@@ -105,11 +105,7 @@ def _is(wanted):
 
 
 WEIGHTED_LOSS = Exercise(
-    name="weighted_loss",
-    reference=sampler.weighted_loss,
-    measure=_measure_losses,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
+    name="weighted_loss", reference=sampler.weighted_loss, measure=_measure_losses, worlds=(WORLD,), may_call=MAY_CALL,
     leaves_out={
         "attributes": "a function has none",
         "generators": "no argument is an iterator",
@@ -124,7 +120,7 @@ WEIGHTED_LOSS = Exercise(
             each(CASES, lambda case, rank, record: record["form"])),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "build it from one all-reduce of the count."), s.NO_GROUP, s.NARROW,
+        s.CALLED_LIB.saying("build it from one all-reduce of the count."), s.NO_GROUP, s.NARROW,
         Hint("the world's size, not the group's",
             lambda p: p.fact("world_size") != WORLD and _is(lambda c, C, N: WORLD / C)(p),
             "N is the number of ranks of the group: dist.get_world_size(group)."),
@@ -153,7 +149,7 @@ WEIGHTED_LOSS = Exercise(
             "cut it off."),
         Hint("a rank without examples left out", s.either(s.hung, s.kind("clash", "mismatch", "died")),
             "every rank of the group must call the all-reduce, also one whose count is 0, and with `group`."),
-        Hint("nothing returned", s.kind("returned"), "the function must end with `return ...`, a tensor."),
+        s.RETURNED_NONE.saying("the function must end with `return ...`, a tensor."),
         s.NOT_GIVEN,
         Hint("more than the count", s.kind("calls"),
             "the only number that the ranks must share is how many examples there are: torch.tensor([count])."),

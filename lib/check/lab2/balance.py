@@ -115,10 +115,7 @@ def _words(costs, p):
 
 
 EXERCISE = Exercise(
-    name="balance",
-    reference=balance,
-    measure=_measure,
-    worlds=(),
+    name="balance", reference=balance, measure=_measure, worlds=(),
     leaves_out=FUNCTION
     | NOTHING_GIVEN
     | {"precise": "a cut is of whole layers", "empty rank": "there are no ranks; no layers are a case"},
@@ -130,7 +127,7 @@ EXERCISE = Exercise(
               refused(REFUSED, _words, lambda costs, p: f"{p} stages of {len(costs)} layers")),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "try every cut, or see how few layers a given pace lets you take."),
+        s.CALLED_LIB.saying("try every cut, or see how few layers a given pace lets you take."),
         pure.ONCE,
         s.NOT_KEPT,
         s.OVERWRITTEN,

@@ -140,12 +140,8 @@ def _weights_at_once(schedule, p, m):
 
 
 EXERCISE = Exercise(
-    name="fastest",
-    reference=fastest,
-    measure=lambda fn: pure.asked(fn, _by, CASES, _given, schedules.read),
-    worlds=(),
-    leaves_out=schedules.LEAVES_OUT | {"alone": "no level has one rank: there nothing can wait"},
-    bonus=True,
+    name="fastest", reference=fastest, measure=lambda fn: pure.asked(fn, _by, CASES, _given, schedules.read), worlds=(),
+    leaves_out=schedules.LEAVES_OUT | {"alone": "no level has one rank: there nothing can wait"}, bonus=True,
     claims=(
         claim("every action once, on its rank", 1, "F, I, W; three levels", schedules.once("FIW", CASES, words=_words),
               pure.left_alone(_words)),
@@ -159,7 +155,7 @@ EXERCISE = Exercise(
         claim("level 3: the shortest", 2, f"{LEVELS[3].best}", each(CASES[2:], _best)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "that search is the course's: write lists, or a search of your own."),
+        s.CALLED_LIB.saying("that search is the course's: write lists, or a search of your own."),
         *(hint for hint in hints.FORM if hint not in (hints.CALLED_LIBS, hints.SEVERAL_RANKS_ONLY)),
         pure.CHANGED,
         hints.NOT_ITS_STAGE,

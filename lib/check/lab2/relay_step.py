@@ -162,10 +162,7 @@ def _messages(runs):
 
 
 EXERCISE = Exercise(
-    name="relay_step",
-    reference=relay_step,
-    measure=_measure,
-    worlds=(WORLD,),
+    name="relay_step", reference=relay_step, measure=_measure, worlds=(WORLD,),
     leaves_out={
         "under way": "a step is over when it returns",
         "empty rank": "every rank has a stage, and every batch rows",

@@ -216,10 +216,7 @@ def _in_place(runs):
 
 
 EXERCISE = Exercise(
-    name="WeightStash",
-    reference=WeightStash,
-    measure=_measure,
-    worlds=(),
+    name="WeightStash", reference=WeightStash, measure=_measure, worlds=(),
     leaves_out={
         "empty rank": "every stage has weights, and every mini-batch comes to every stage",
         "generators": "a dictionary is given",
@@ -234,8 +231,7 @@ EXERCISE = Exercise(
         claim("the last stage copies nothing", 2, "its weights change in place", _in_place),
     ),
     hints=(
-        Hint("called what it builds", s.kind("built-in"),
-             "write it yourself: a dictionary from mini-batch to weights, and the newest weights."),
+        s.BUILT_IN.saying("write it yourself: a dictionary from mini-batch to weights, and the newest weights."),
         Hint("nothing returned", s.kind("returned", none=True),
              "for_forward(j) and for_backward(j) return weights, the dictionary {name: tensor}."),
         Hint("kept on the class", s.both(s.kind("raised", "returned", "forward", "backward"), s.fact("one for all")),

@@ -218,12 +218,11 @@ def larger(p):
 
 
 def two_at_once(cases):
-    return Hint(
-        "state shared by two calls",
-        s.in_case(cases, lambda case: case.what == AT_ONCE, "clash", "raised", *s.SHAPES),
-        "one call alone was right. Here two are under way, on different groups, before the first goes backward: what "
-        "backward needs belongs to its call, in ctx or in a closure, and not on a class or in a global.",
-    )
+    return Hint("state shared by two calls",
+                s.in_case(cases, lambda case: case.what == AT_ONCE, "clash", "raised", *s.SHAPES),
+                "one call alone was right. Here two are under way, on different groups, before the first goes "
+                "backward: what backward needs belongs to its call, in ctx or in a closure, and not on a class or in "
+                "a global.")  # fmt: skip
 
 
 SENT_OFTEN = Hint("sent more than once", s.kind("calls"), "one all_reduce of the whole tensor is enough.")

@@ -64,60 +64,36 @@ def _start(fn, setting, group, recorder):
 
 
 COMMON = (
-    Hint(
-        "called lib's",
-        s.kind("built-in"),
-        "write it yourself: a torch.autograd.Function with a forward and a backward of your own.",
-    ),
+    s.CALLED_LIB.saying("write it yourself: a torch.autograd.Function with a forward and a backward of your own."),
     s.NO_GROUP, s.NOT_ALL_RANKS,
-    Hint(
-        "what all_reduce returns",
-        s.refused("None"),
-        "all_reduce(tensor, group) sums in place, and need not return anything: go on with the tensor that you gave "
-        "it.",
-    ),
+    Hint("what all_reduce returns", s.refused("None"),
+         "all_reduce(tensor, group) sums in place, and need not return anything: go on with the tensor that you gave "
+         "it."),
     s.RETURNED_NONE, s.NARROW, s.WRONG_DTYPE,
-    Hint(
-        "no gradient",
-        s.NO_GRAPH.fits,
-        "what all_reduce does is unknown to autograd, and detach() cuts the graph. A torch.autograd.Function says what "
-        "backward is: return MyFunction.apply(x).",
-    ),
-    Hint(
-        "a copy of what is not contiguous",
-        s.in_case(COPY_CASES, lambda case: case.what == TRANSPOSED, "value", "raised"),
-        "a transposed tensor has no flat view: .view fails, and .reshape(-1) is a copy, whose sum is lost. all_reduce "
-        "takes any shape: give it x.clone().",
-    ),
+    s.NO_GRAPH.saying(
+        "what all_reduce does is unknown to autograd, and detach() cuts the graph. A torch.autograd.Function says "
+        "what backward is: return MyFunction.apply(x)."),
+    Hint("a copy of what is not contiguous",
+         s.in_case(COPY_CASES, lambda case: case.what == TRANSPOSED, "value", "raised"),
+         "a transposed tensor has no flat view: .view fails, and .reshape(-1) is a copy, whose sum is lost. "
+         "all_reduce takes any shape: give it x.clone()."),
     ways.two_at_once(COPY_CASES),
 )  # fmt: skip
 LAST = (
-    Hint(
-        "right on 2 ranks only",
-        s.in_case(COPY_CASES, lambda case: case.world_size > 2, "value"),
-        "on 2 ranks it was right. Every rank's part belongs into the sum, and each ways.once: that is all_reduce.",
-    ),
-    Hint(
-        "another result",
-        s.kind("value", "form"),
-        "f: y = x, and dx is the sum of the ranks' dy. g: y is the sum of the ranks' x, and dx = dy.",
-    ),
+    Hint("right on 2 ranks only", s.in_case(COPY_CASES, lambda case: case.world_size > 2, "value"),
+         "on 2 ranks it was right. Every rank's part belongs into the sum, and each once: that is all_reduce."),
+    Hint("another result", s.kind("value", "form"),
+         "f: y = x, and dx is the sum of the ranks' dy. g: y is the sum of the ranks' x, and dx = dy."),
     s.NOT_GIVEN, ways.SENT_OFTEN,
-    Hint(
-        "x overwritten",
-        s.kind("input"),
-        "all_reduce works in place. The caller's x is not yours to change: clone it first.",
-    ),
+    Hint("x overwritten", s.kind("input"),
+         "all_reduce works in place. The caller's x is not yours to change: clone it first."),
     s.SHARED, s.NOT_KEPT, *s.ANYWHERE,
 )  # fmt: skip
 
 COPY_TO_GROUP = Exercise(
-    name="copy_to_group",
-    reference=mappings.copy_to_group,
+    name="copy_to_group", reference=mappings.copy_to_group,
     measure=partial(ways.measure, libs=mappings.copy_to_group, cases=COPY_CASES, make=_of_f, start=_start),
-    worlds=(ways.WORLD,),
-    may_call=ways.MAY_CALL,
-    leaves_out=ways.LEAVES_OUT,
+    worlds=(ways.WORLD,), may_call=ways.MAY_CALL, leaves_out=ways.LEAVES_OUT,
     claims=(
         claim("x forward, the sum backward", 5, f"{ways.GROUPS_SAY}; {RESIDUAL}, {TRANSPOSED}",
               *ways.right(COPY_CASES)),
@@ -128,26 +104,19 @@ COPY_TO_GROUP = Exercise(
     hints=(*COMMON, *LAST),
 )  # fmt: skip
 REDUCE_FROM_GROUP = Exercise(
-    name="reduce_from_group",
-    reference=mappings.reduce_from_group,
+    name="reduce_from_group", reference=mappings.reduce_from_group,
     measure=partial(ways.measure, libs=mappings.reduce_from_group, cases=REDUCE_CASES, make=_of_g, start=_start),
-    worlds=(ways.WORLD,),
-    may_call=ways.MAY_CALL,
-    leaves_out=ways.LEAVES_OUT,
+    worlds=(ways.WORLD,), may_call=ways.MAY_CALL, leaves_out=ways.LEAVES_OUT,
     claims=(
-        claim("the sum forward, dy backward", 5, f"{ways.GROUPS_SAY}; {TRANSPOSED}",
-              *ways.right(REDUCE_CASES)),
+        claim("the sum forward, dy backward", 5, f"{ways.GROUPS_SAY}; {TRANSPOSED}", *ways.right(REDUCE_CASES)),
         claim("one all-reduce, forward", 2, "of n elements; backward nothing",
               only_calls(REDUCE_CASES, ways.once("forward"))),
         claim("x left alone", 1, "the caller's part stays partial", left_alone(REDUCE_CASES), new(REDUCE_CASES)),
     ),
     hints=(
         *COMMON,
-        Hint(
-            "gathered",
-            s.both(s.fact("of", "y"), ways.larger),
-            "the ranks' tensors are terms of one sum, each as large as the result. They are added, not joined.",
-        ),
+        Hint("gathered", s.both(s.fact("of", "y"), ways.larger),
+             "the ranks' tensors are terms of one sum, each as large as the result. They are added, not joined."),
         *LAST,
     ),
 )  # fmt: skip

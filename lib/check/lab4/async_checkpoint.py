@@ -242,11 +242,7 @@ def _part(name):
 
 
 EXERCISE = Exercise(
-    name="AsyncCheckpoint",
-    reference=background.AsyncCheckpoint,
-    measure=_measure,
-    worlds=(),
-    bonus=True,
+    name="AsyncCheckpoint", reference=background.AsyncCheckpoint, measure=_measure, worlds=(), bonus=True,
     leaves_out={
         "precise": "bits are compared, of every dtype that is there",
         "under way": "at most one is: that is a claim",
@@ -264,7 +260,7 @@ EXERCISE = Exercise(
         claim("errors are told", 1, "a full disk; the one before stays, the next works", _found("errors")),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "write begin, write and wait yourself."),
+        s.CALLED_LIB.saying("write begin, write and wait yourself."),
         Hint("written at once", s.kind("stalls"),
              "begin only copies, and starts a thread: Thread(target=self.write, args=(step, state)).start()."),
         Hint("nothing saved", s.kind("not there"),

@@ -28,10 +28,7 @@ def _measure(fn):
 
 
 FSDP = Exercise(
-    name="FSDP",
-    reference=zero.FSDP,
-    measure=_measure,
-    worlds=(4,),
+    name="FSDP", reference=zero.FSDP, measure=_measure, worlds=(4,),
     may_call=(*MAY_CALL, "fsdp_training.unshard", "fsdp_training.reduce_gradients", "unit.unshard",
               "unit.reduce_gradients"),
     leaves_out=LEAVES_OUT | {"empty rank": "every rank runs the same units: a rule of FSDP; a Unit meets it"},

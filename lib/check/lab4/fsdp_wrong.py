@@ -31,9 +31,8 @@ UNIT = (
     _gather("another tensor for the whole", "flat.whole = self.all_gather(flat.shard.detach(), flat.group)"),
     Mistake("another tensor for the whole", edit(FREE, f"{FREE}\n            flat.whole = flat.whole.new_empty(0)")),
     Mistake("not attached", edit("self.attach()", "self.is_unsharded = True")),
-    Mistake("not attached", edit(
-        "flat.attach()", "flat.attach()\n            for p in flat.parameters: p.data = p.data.clone()"
-    )),
+    Mistake("not attached",
+            edit("flat.attach()", "flat.attach()\n            for p in flat.parameters: p.data = p.data.clone()")),
     _gather(
         "gathered once",
         "if not hasattr(flat, 'first'): flat.first = self.all_gather(flat.shard.detach(), flat.group)\n"

@@ -161,11 +161,7 @@ def _order(case, rank, record):
 
 
 MUON = Exercise(
-    name="Muon",
-    reference=zero.Muon,
-    measure=_measure,
-    worlds=(4,),
-    bonus=True,
+    name="Muon", reference=zero.Muon, measure=_measure, worlds=(4,), bonus=True,
     may_call=(*MAY_CALL, "muon.reduce", "muon.broadcast", "muon._one"),
     leaves_out={
         "under way": "step() returns when the step is over: no two are under way",
@@ -182,9 +178,8 @@ MUON = Exercise(
         claim("momentum on the owner alone", 1, "and every .grad is None afterwards", noted(CASES, "kept")),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "write step() yourself: two loops over all matrices, one between."),
-        Hint("the group is not passed on", s.kind("group"),
-             "hand self.group on: self.reduce(gradient, owner, self.group), and the same to broadcast."),
+        s.CALLED_LIB.saying("write step() yourself: two loops over all matrices, one between."),
+        s.NO_GROUP.saying("hand self.group on: self.reduce(gradient, owner, self.group), and the same to broadcast."),
         Hint("a matrix without gradient", s.either(s.refused("None"), s.raised("AttributeError", "TypeError")),
              "a matrix that this rank did not use has .grad None. It still takes part in the reduce, with zeros."),
         Hint("a leaf changed in place", s.raised("RuntimeError"),

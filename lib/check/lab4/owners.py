@@ -88,12 +88,8 @@ def _balanced(owner, costs, N):
 each = partial(pure.each, words=_words)
 
 OWNERS = Exercise(
-    name="owners",
-    reference=muon.owners,
-    measure=lambda fn: pure.asked(fn, muon.owners, CASES, _given, _read),
-    worlds=(),
-    bonus=True,
-    leaves_out=pure.LEAVES_OUT,
+    name="owners", reference=muon.owners, measure=lambda fn: pure.asked(fn, muon.owners, CASES, _given, _read),
+    worlds=(), bonus=True, leaves_out=pure.LEAVES_OUT,
     claims=(
         claim("one owner each", 1, "as many as matrices, ranks 0 to N-1", each(CASES, _each_once)),
         claim("within 5 % of the best", 2, "sizes of GPTs on 1 to 16 ranks", each(CASES, _balanced)),
@@ -101,7 +97,7 @@ OWNERS = Exercise(
               pure.left_alone(_words), pure.new_each_time(_words)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "a loop over the costs and a list of loads are enough."),
+        s.CALLED_LIB.saying("a loop over the costs and a list of loads are enough."),
         pure.NOTHING,
         Hint("gone through once", s.kind("iterator"), "return a list: every rank goes through it in each step."),
         Hint("not a list of ranks", s.kind("form"), "return [rank, rank, ...], a whole number for each matrix."),

@@ -159,10 +159,7 @@ def _walk(fsdp, watch, recorder):
 
 
 EXERCISE = Exercise(
-    name="PrefetchingFSDP",
-    reference=zero.PrefetchingFSDP,
-    measure=_measure,
-    worlds=(4,),
+    name="PrefetchingFSDP", reference=zero.PrefetchingFSDP, measure=_measure, worlds=(4,),
     may_call=(*MAY_CALL, "prefetching_fsdp.start", "fsdp_training.unshard", "unit.unshard",
               *(f"prefetch.{name}" for name in ("after_backward", "average_gradients", "before_model", "after_model"))),
     leaves_out=LEAVES_OUT | {"empty rank": "every rank runs the same units: a rule of FSDP"},

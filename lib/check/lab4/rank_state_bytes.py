@@ -47,11 +47,7 @@ def _rounded(p):
 
 
 EXERCISE = Exercise(
-    name="rank_state_bytes",
-    reference=zero.rank_state_bytes,
-    measure=_measure,
-    worlds=(),
-    leaves_out=NO_RANKS,
+    name="rank_state_bytes", reference=zero.rank_state_bytes, measure=_measure, worlds=(), leaves_out=NO_RANKS,
     claims=(
         claim("ZeRO's figure", 4, "7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB", _of(FIGURE)),
         claim("other models and ranks", 2, "4 ranks, 7, and 1", _of(RANKS)),

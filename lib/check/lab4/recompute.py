@@ -168,10 +168,7 @@ def _of(*cases):
 
 
 EXERCISE = Exercise(
-    name="recompute",
-    reference=libs.recompute,
-    measure=_measure,
-    worlds=(),
+    name="recompute", reference=libs.recompute, measure=_measure, worlds=(),
     leaves_out={
         "alone": "there are no ranks",
         "generators": "no argument is an iterator",
@@ -188,8 +185,8 @@ EXERCISE = Exercise(
         claim("f runs twice", 3, "in forward, and in backward", _found("calls")),
     ),
     hints=(
-        Hint("called what it builds", s.kind("built-in"),
-             "write the torch.autograd.Function yourself: forward calls f and saves x, backward calls f again."),
+        s.BUILT_IN.saying(
+            "write the torch.autograd.Function yourself: forward calls f and saves x, backward calls f again."),
         Hint("what the calls share", s.both(s.kind("raised", "value", "gradient", "no gradient"), _of("two under way")),
              "two calls may be under way at once: what backward needs of this call belongs on ctx, not on the class, "
              "on the function or in a global."),

@@ -95,9 +95,8 @@ COMBINE = (
         lambda rows, r, n: _added(_weighted(rows, r) / _total(r, n)[r.token], r.token, n),
         lambda rows, r, n: _added(_weighted(rows, r), r.token, n) / _total(r, n),
     ),
-    Mistake(
-        "tokens left out", lambda rows, r, n: _weighted(rows, r) if len(rows) else rows.new_zeros(n, rows.shape[1])
-    ),
+    Mistake("tokens left out",
+            lambda rows, r, n: _weighted(rows, r) if len(rows) else rows.new_zeros(n, rows.shape[1])),
     *_all(
         "rows of other tokens",
         "row i belongs to token routing.token[i]: rows are sorted by expert, not by token.",
@@ -105,7 +104,7 @@ COMBINE = (
         lambda rows, r, n: _added(_weighted(rows, r), r.slot.clamp(max=max(n - 1, 0)), n),
         lambda rows, r, n: _added(_weighted(rows, r), r.expert.clamp(max=max(n - 1, 0)), n),
     ),
-)
+)  # fmt: skip
 
 
 def _mean(rows, r, n, least):

@@ -74,11 +74,7 @@ def _unpadded(runs):
 
 
 GROUPED_MM = Exercise(
-    name="grouped_mm",
-    reference=moe.grouped_mm,
-    measure=_grouped,
-    worlds=(),
-    bonus=True,
+    name="grouped_mm", reference=moe.grouped_mm, measure=_grouped, worlds=(), bonus=True,
     leaves_out={name: why for name, why in TENSORS.items() if name != "memory"},
     claims=(
         claim("each group by its own matrix", 1, f"{len(GROUPS)} cases; groups without rows, no rows",
@@ -87,11 +83,10 @@ GROUPED_MM = Exercise(
         claim("no row is padded", 1, "3 m D F multiply-adds; no tensor of padded groups", _unpadded),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "rows.split and @ are enough."),
+        s.CALLED_LIB.saying("rows.split and @ are enough."),
         Hint("no rows at all", s.both(s.kind(*s.SHAPES, "returned", "no graph"), s.fact("case", [*GROUPS][4])),
              "the result is (0, F) then, as in every other case (m, F)."),
-        Hint("nothing returned", s.kind("returned", got="None"),
-             "the function must end with `return ...`."),
+        s.NO_NUMBER,
         s.NARROW,
         Hint("another dtype", s.either(s.refused("dtype"), s.kind("form", dtype=True)),
              "torch.zeros makes float32: rows.new_zeros(m, F) takes dtype and device from the rows."),
@@ -256,11 +251,7 @@ def _gradients(name):
 
 
 DROPLESS = Exercise(
-    name="dropless",
-    reference=moe.dropless,
-    measure=_measure,
-    worlds=(4,),
-    bonus=True,
+    name="dropless", reference=moe.dropless, measure=_measure, worlds=(4,), bonus=True,
     may_call=(*fb.MAY_CALL, "exchange.exchange_counts", "exchange.exchange_rows"),
     leaves_out={
         "generators": "no argument is an iterator",
@@ -277,8 +268,8 @@ DROPLESS = Exercise(
               only_calls(CASES, None), as_many(CASES, _elements), left_alone(CASES), kept(CASES)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"),
-             "build it from exchange_counts, exchange_rows, transpose_blocks and the experts that you are given."),
+        s.CALLED_LIB.saying(
+            "build it from exchange_counts, exchange_rows, transpose_blocks and the experts that you are given."),
         Hint("the weights' gradient", s.fact("argument", "weights"),
              "the weight of pair i is applied at home, to row i that came back, so that its gradient is here."),
         s.NO_GRAPH,

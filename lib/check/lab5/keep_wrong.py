@@ -218,11 +218,8 @@ MISTAKES = (
         "slots are 0 to C - 1: the first gets 0.",
         lambda kept: [pair.slot + 1 for pair in kept],
     ),
-    Mistake(
-        "slots in token order",
-        _rows_and_slots_by_token,
-        "slots go by priority: a second choice has a higher slot than all first choices of that expert.",
-    ),
+    Mistake("slots in token order", _rows_and_slots_by_token,
+            "slots go by priority: a second choice has a higher slot than all first choices of that expert."),
     *_slots(
         "slots in token order",
         "slots go by priority: a second choice has a higher slot than all first choices of that expert.",
@@ -254,4 +251,4 @@ MISTAKES = (
         lambda choice, kept: choice.weights.t().flatten()[: len(kept)],
         lambda choice, kept: choice.weights[[pair.token for pair in kept], 0],
     ),
-)
+)  # fmt: skip

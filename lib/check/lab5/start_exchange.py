@@ -92,11 +92,7 @@ def _way(way):
 
 
 START_EXCHANGE = Exercise(
-    name="start_exchange",
-    reference=moe.start_exchange,
-    measure=_measure_start,
-    worlds=(WORLD,),
-    bonus=True,
+    name="start_exchange", reference=moe.start_exchange, measure=_measure_start, worlds=(WORLD,), bonus=True,
     may_call=(*MAY_CALL, "later.wait", "later.start"),
     leaves_out=plain.EXCHANGE_ROWS.leaves_out | {"returned": "a function that returns what arrived"},
     claims=(
@@ -130,9 +126,9 @@ START_EXCHANGE = Exercise(
                                         s.kind(*s.SHAPES, "clash", "no graph", "not kept")),
              "one exchange was right, two under way at once are not. Each call keeps a work and lists of its own: in "
              "the call's own object or closure, not on a class, in a global, or in a buffer of all calls."),
-        Hint("no gradient", s.either(s.kind("no graph"), s.refused("no graph")),
-             "two autograd functions, tied by a tensor: the first takes rows and returns a token, such as "
-             "rows.new_empty(0); the second takes the token and returns what arrived."),
+        s.NO_GRAPH.saying(
+            "two autograd functions, tied by a tensor: the first takes rows and returns a token, such as "
+            "rows.new_empty(0); the second takes the token and returns what arrived."),
         Hint("backward without the swap", s.both(s.fact("way", "backward"), lists_do_not_fit),
              "in backward dy has a row for each that was received, and goes back to whom it came from: the two lists "
              "change places."),

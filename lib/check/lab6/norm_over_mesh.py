@@ -166,11 +166,7 @@ def _by_dp(dp, tp):
 
 
 EXERCISE = Exercise(
-    name="norm_over_mesh",
-    reference=hybrid.norm_over_mesh,
-    measure=_measure,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
+    name="norm_over_mesh", reference=hybrid.norm_over_mesh, measure=_measure, worlds=(WORLD,), may_call=MAY_CALL,
     leaves_out={
         "under way": "a call sums and ends: nothing of it is under way when it returns",
         "alone": "a mesh is of all 8 ranks; each axis has one rank in some mesh",
@@ -189,12 +185,9 @@ EXERCISE = Exercise(
     ),
     hints=(
         s.CALLED_LIB,
-        Hint(
-            "what it was given has changed",
-            s.either(s.kind("touched"), s.fact("touched")),
-            "the norm only looks at gradients: p.grad.square(), not square_(), and a new list, [*sets.cut, *tied], not "
-            "sets.cut += tied.",
-        ),
+        Hint("what it was given has changed", s.either(s.kind("touched"), s.fact("touched")),
+             "the norm only looks at gradients: p.grad.square(), not square_(), and a new list, [*sets.cut, *tied], "
+             "not sets.cut += tied."),
         Hint("another form", s.kind("form"),
              "squares() gives (1,), for all_reduce wants a tensor. Its one number is total[0], (), and that has a "
              ".sqrt()."),
@@ -233,12 +226,9 @@ EXERCISE = Exercise(
              "the one number."),
         Hint("a needless sum", s.kind("calls"),
              "data ranks have the same gradients: what is summed over dp, and divided again, need not travel."),
-        Hint(
-            "another rounding",
-            s.kind("bits"),
-            "ranks that clip by norms that differ in the last bit part slowly. All must do the same arithmetic on what "
-            "all_reduce gave them.",
-        ),
+        Hint("another rounding", s.kind("bits"),
+             "ranks that clip by norms that differ in the last bit part slowly. All must do the same arithmetic on "
+             "what all_reduce gave them."),
         s.NOT_KEPT,
         *s.ANYWHERE,
     ),
@@ -258,17 +248,12 @@ MISTAKES = (
     Mistake("its own alone", edit(_PP, "pass").then(_TP, "pass")),
     Mistake("over all ranks", edit(_TP, "all_reduce(total)").then(_PP, "pass")),
     Mistake("also summed over dp", edit(_PP, f'{_PP}, all_reduce(total, mesh.group("dp"))')),
-    Mistake(
-        "divided by dp",
-        edit(_ROOT, f'{_ROOT} / mesh.size("dp")'),
-        "after average_over_mesh data ranks have the same gradients: there is nothing to sum over dp, nor to divide.",
-    ),
+    Mistake("divided by dp", edit(_ROOT, f'{_ROOT} / mesh.size("dp")'),
+            "after average_over_mesh data ranks have the same gradients: there is nothing to sum over dp, nor to "
+            "divide."),
     Mistake("no root", edit(_ROOT, "return total[0]"), "|g| is the root of the sum of the squares: total[0].sqrt()."),
-    Mistake(
-        "norms added",
-        edit(_PP, f"total = total.sqrt()\n    {_PP}").then(_ROOT, "return total[0]"),
-        "|(3, 4)| is 5, not 7. Add squares, over tp and over pp, and take one root at the very end.",
-    ),
+    Mistake("norms added", edit(_PP, f"total = total.sqrt()\n    {_PP}").then(_ROOT, "return total[0]"),
+            "|(3, 4)| is 5, not 7. Add squares, over tp and over pp, and take one root at the very end."),
     Mistake(
         "norms added",
         edit("*tied])", "*sets.whole, *tied]).sqrt()").then("squares(sets.whole)", "0").then(_ROOT, "return total[0]"),
@@ -285,9 +270,7 @@ MISTAKES = (
     Mistake("another form", edit(_ROOT, "return total.sqrt()")),
     Mistake("in float32", edit("*tied])", "*tied]).float()").then(_ROOT, "return total[0].double().sqrt()")),
     Mistake("not on every rank", edit(_PP, f'if mesh.here["pp"] == 0:\n        {_PP}')),
-    Mistake(
-        "what it was given has changed",
-        edit("[*sets.cut, *tied]", "sets.cut").then("total = squares(", "sets.cut.extend(tied); total = squares("),
-    ),
-)
+    Mistake("what it was given has changed",
+            edit("[*sets.cut, *tied]", "sets.cut").then("total = squares(", "sets.cut.extend(tied); total = squares(")),
+)  # fmt: skip
 ### END MISTAKES
