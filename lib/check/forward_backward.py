@@ -71,7 +71,6 @@ FUNCTION = {
     "generators": "no argument is an iterator",
     "returned": "the docstring promises no copy where N is 1",
     "memory": "all that is sent is counted, and nothing else makes anything large",
-    "attributes": "a function has none",
 }
 COMMON = (
     s.CALLED_LIB,

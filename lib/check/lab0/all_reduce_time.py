@@ -8,7 +8,7 @@ from lib.check.claims import claim, numbers
 from lib.check.exercise import Bundle, Exercise, Hint
 from lib.check.lab0 import cheapest
 from lib.check.lab0.cheapest import FAST, SLOW, words
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS
 from lib.collectives.cost import COST
 
 POWERS = [(n, N, *link) for N in (4, 2, 8, 64) for link in (SLOW, FAST) for n in (1_000_000, 8)]

@@ -10,7 +10,7 @@ from lib.check.cases import ALONE, FINE, GROUPS, GROUPS_SAY, WORLD, Case, seen
 from lib.check.claims import claim, kept, left_alone, new, values
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import narrowed, rounded_words
-from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.left_out import BUILT
 from lib.check.traffic import sent
 from lib.collectives.pairwise import all_to_all
 
@@ -121,7 +121,7 @@ def _pairwise(runs):
 
 EXERCISE = Exercise(
     name="all_to_all", reference=all_to_all, measure=CALLS, worlds=(WORLD,), may_call=s.P2P, bonus=True,
-    leaves_out=FUNCTION | NOTHING_GIVEN,
+    leaves_out=BUILT,
     claims=(
         claim("blocks change places", 4, f"1 rank, {GROUPS_SAY}; equal and uneven blocks, empty ones, rows",
               values(CALLS, _explain), left_alone(CASES), new(CASES), kept(CASES)),

@@ -6,7 +6,7 @@ from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab0.blame_cases import CASES
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS
 from lib.ledger.flight import blame
 from lib.ledger.match import ranks_text
 

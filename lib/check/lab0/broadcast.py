@@ -10,7 +10,7 @@ from lib.check.cases import ALONE, GROUPS, GROUPS_SAY, WORLD, Case, is_a, own, s
 from lib.check.claims import claim, kept, values
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import narrowed, rounded_words, two, who
-from lib.check.lab0.left_out import FUNCTION, IN_PLACE, NOTHING_GIVEN
+from lib.check.left_out import BUILT, IN_PLACE
 from lib.check.traffic import sent
 from lib.collectives.tree import broadcast
 
@@ -100,7 +100,7 @@ def _wrong_root(p):
 
 EXERCISE = Exercise(
     name="broadcast", reference=broadcast, measure=CALLS, bonus=True, worlds=(WORLD,), may_call=s.P2P,
-    leaves_out=FUNCTION | NOTHING_GIVEN | IN_PLACE,
+    leaves_out=BUILT | IN_PLACE,
     claims=(
         claim("the root's tensor everywhere", 6, f"{GROUPS_SAY}; every root; n = 0, 1, 7, 1000",
               values(CALLS, _explain), kept(CASES)),

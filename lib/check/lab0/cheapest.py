@@ -12,7 +12,7 @@ from math import isclose
 from lib.check import symptoms as s
 from lib.check.claims import claim, is_number
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS
 from lib.collectives.cost import COST, cheapest
 
 ALGORITHMS = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")

@@ -14,7 +14,7 @@ from lib.check.calls import Calls
 from lib.check.cases import FINE, Case, seen
 from lib.check.claims import claim, kept, left_alone, values
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
-from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.left_out import BUILT
 from lib.check.products import count_products, multiply_adds
 from lib.ledger.record import OPS
 
@@ -23,15 +23,11 @@ LAYERS = 4
 SIZES = {20: (4, 5, 8), 56: (8, 7, 12)}
 MAY_CALL = (*OPS.values(), "p2p.send", "p2p.recv", "p2p.send_recv", "p2p.exchange")
 SAME = {"all_gather_into_tensor": "all_gather"}  # the same collective, into one tensor
-LEFT_OUT = (
-    FUNCTION
-    | NOTHING_GIVEN
-    | {
-        "alone": "one rank has nothing to split",
-        "empty rank": "every rank has rows, columns and layers: N divides B, M and the layers",
-        "returned": "a result of its own in any case",
-    }
-)
+LEFT_OUT = BUILT | {
+    "alone": "one rank has nothing to split",
+    "empty rank": "every rank has rows, columns and layers: N divides B, M and the layers",
+    "returned": "a result of its own in any case",
+}
 
 # name -> a rank's share of the multiply-adds, at most; what it gives to be sent: (op, elements, peer)
 SHARE = {

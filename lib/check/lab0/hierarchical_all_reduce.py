@@ -12,7 +12,7 @@ from lib.check.cases import WORLD, Case, part, seen, sizes_and_dtypes, total
 from lib.check.claims import claim, kept, values
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import in_place_sum
-from lib.check.lab0.left_out import FUNCTION, IN_PLACE, NOTHING_GIVEN
+from lib.check.left_out import BUILT, IN_PLACE
 from lib.check.traffic import sent
 from lib.collectives.hierarchical import hierarchical_all_reduce
 
@@ -130,7 +130,7 @@ def _swapped(p):
 EXERCISE = Exercise(
     name="hierarchical_all_reduce", reference=hierarchical_all_reduce, measure=CALLS, worlds=(WORLD,),
     may_call=(*s.P2P, "ring.ring_reduce_scatter", "ring.ring_all_reduce", "ring.ring_all_gather"),
-    leaves_out=FUNCTION | NOTHING_GIVEN | IN_PLACE,
+    leaves_out=BUILT | IN_PLACE,
     claims=(
         claim("sum on every rank", 6, "nodes x ranks 2x2, 2x4, 4x2, 1x4, 4x1; sizes 0 to 1000; float32, float64, int64",
               values(CALLS, in_place_sum), kept(CASES)),

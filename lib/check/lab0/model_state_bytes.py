@@ -3,7 +3,7 @@
 from lib.check import symptoms as s
 from lib.check.claims import claim, numbers
 from lib.check.exercise import Exercise, Hint
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS
 from lib.cost.state import RECIPES, model_state_bytes
 
 GPT3 = 175_000_000_000

@@ -10,7 +10,7 @@ from lib.check.cases import ALONE, GROUPS, GROUPS_SAY, WORLD, Case, own, owner
 from lib.check.claims import claim, each, kept, left_alone, new, values
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import narrowed, rounded_words, two
-from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.left_out import BUILT
 from lib.check.traffic import elements, ring
 from lib.collectives.ring import ring_all_gather
 
@@ -77,7 +77,7 @@ def _owners(fits):
 CALLS = Calls(CASES, _give, _whole, fills="out", by_name=("out",))
 EXERCISE = Exercise(
     name="ring_all_gather", reference=ring_all_gather, measure=CALLS, worlds=(WORLD,), may_call=s.P2P,
-    leaves_out=FUNCTION | NOTHING_GIVEN,
+    leaves_out=BUILT,
     claims=(
         claim("every chunk, in rank order", 6, f"{GROUPS_SAY}; n = 0 to 1000; with and without out",
               values(CALLS, _explain, "the whole"), left_alone(CASES, "chunk"), each(CASES, _returns_out), new(CASES),

@@ -8,7 +8,7 @@ from lib.check.cases import GROUPS_SAY, SIZES_SAY, WORLD, collective_cases, part
 from lib.check.claims import claim, kept, values
 from lib.check.exercise import Exercise, Hint
 from lib.check.explain import in_place_sum
-from lib.check.lab0.left_out import FUNCTION, IN_PLACE, NOTHING_GIVEN
+from lib.check.left_out import BUILT, IN_PLACE
 from lib.check.traffic import elements, ring
 from lib.collectives.ring import ring_all_reduce
 
@@ -32,7 +32,7 @@ EXERCISE = Exercise(
     worlds=(WORLD,),
     # A notebook may stand on lib's two halves where the student's own are not right yet: use(ring_reduce_scatter).
     may_call=(*s.P2P, "ring.ring_reduce_scatter", "ring.ring_all_gather"),
-    leaves_out=FUNCTION | NOTHING_GIVEN | IN_PLACE,
+    leaves_out=BUILT | IN_PLACE,
     claims=(
         claim("sum on every rank", 5, f"{GROUPS_SAY}; {SIZES_SAY}", values(CALLS, in_place_sum), kept(CASES)),
         claim("elements on the wire", 3, "2(N-1)n over all ranks, at most 2(N-1)*ceil(n/N) by one",

@@ -6,7 +6,7 @@ from lib.check.cases import GROUPS_SAY, SIZES_SAY, WORLD, collective_cases, form
 from lib.check.claims import claim, kept, left_alone, values
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import chunk_of_the_sum, read_sum
-from lib.check.lab0.left_out import FUNCTION, MAY_BE_A_VIEW, NOTHING_GIVEN
+from lib.check.left_out import BUILT, MAY_BE_A_VIEW
 from lib.check.traffic import elements, ring
 from lib.collectives.ring import ring_reduce_scatter
 
@@ -35,7 +35,7 @@ def _explain(case, rank, got, want, records):
 CALLS = Calls(CASES, lambda case, rank: {"tensor": part(rank, case.n, case.dtype)}, _chunk)
 EXERCISE = Exercise(
     name="ring_reduce_scatter", reference=ring_reduce_scatter, measure=CALLS, worlds=(WORLD,), may_call=s.P2P,
-    leaves_out=FUNCTION | NOTHING_GIVEN | MAY_BE_A_VIEW,
+    leaves_out=BUILT | MAY_BE_A_VIEW,
     claims=(
         claim("chunk r of the sum on rank r", 8, f"{GROUPS_SAY}; {SIZES_SAY}", values(CALLS, _explain, "its chunk")),
         claim("your own tensor is left alone", 2, "the sums go to buffers of their own", left_alone(CASES),

@@ -8,6 +8,7 @@ from math import isclose, isfinite
 from lib.check import symptoms as s
 from lib.check.claims import claim, is_number
 from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.left_out import but
 from lib.check.pure import LEAVES_OUT, NOTHING, asked, each
 from lib.cost.strategies import CARD, NVLINK, SITUATIONS, Cluster, Model, seconds_lost
 
@@ -89,7 +90,7 @@ def _wrong_in(way, text):
 
 EXERCISE = Exercise(
     name="seconds_lost", reference=seconds_lost, measure=_measure, worlds=(),
-    leaves_out={name: why for name, why in LEAVES_OUT.items() if name not in ("given used", "again")},
+    leaves_out=but(LEAVES_OUT, "given used", "again"),
     claims=(
         claim("what fits", 4, "the six situations", _judge(SITUATIONS, _fits)),
         claim("data and sharded", 2, "seconds, within 1 %", _judge(SITUATIONS, _seconds("data", "sharded"))),

@@ -10,7 +10,7 @@ from lib.check.cases import Case, own, seen
 from lib.check.claims import claim, form, kept, left_alone, new, values
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import narrowed, rounded_words
-from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.left_out import BUILT
 from lib.collectives.p2p import send_recv
 
 # name -> for a rank of N, whom it sends to and whom it hears from. Every rank does both.
@@ -78,7 +78,7 @@ def _source(fits):
 
 EXERCISE = Exercise(
     name="send_recv", reference=send_recv, measure=CALLS, worlds=(2, 3, 4, 5), may_call=("send", "recv"),
-    leaves_out=FUNCTION | NOTHING_GIVEN | {"alone": "on one rank there is nobody to talk to; to itself is a case"},
+    leaves_out=BUILT | {"alone": "on one rank there is nobody to talk to; to itself is a case"},
     claims=(
         claim("what arrives is what was sent", 6, "2, 3, 4, 5 ranks; neighbours, two away, reversed",
               values(CALLS, _explain)),

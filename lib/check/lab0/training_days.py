@@ -3,7 +3,7 @@
 from lib.check import symptoms as s
 from lib.check.claims import claim, numbers
 from lib.check.exercise import Exercise, Hint
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS
 from lib.cost.compute import training_days
 
 GPT3 = (175e9, 300e9, 1024, 140e12, True)  # Narayanan et al. 2021, section 5.1

@@ -164,7 +164,6 @@ EXERCISE = Exercise(
         "alone": "it takes no group: the model alone knows its ranks",
         "generators": "the notebook gives a list of micro-batches",
         "memory": "what each backward frees is torch's; that it follows its forward is a claim",
-        "attributes": "a function has none",
     },
     claims=(
         claim("gradient of the whole batch", 5, "4 ranks; k = 1, 2, 4 micro-batches", each(CASES, _gradients)),

@@ -128,7 +128,6 @@ EXERCISE = Exercise(
         "returned": "it returns nothing: the module holds the result",
         "given used": "no function is given to it",
         "memory": "one tensor after the other or all at once: the docstring leaves it open",
-        "attributes": "a function has none",
     },
     claims=(
         claim("rank 0's model on every rank", 3, f"1 rank, {GROUPS_SAY}; tied, frozen, buffers", each(CASES, _arrives)),

@@ -53,7 +53,6 @@ REDUCE_BUCKET = Exercise(
         "generators": "the notebook gives it lists, the buckets of a plan",
         "returned": "it returns nothing: the caller's gradients hold the result",
         "memory": "one flat copy of a bucket is what it is there for",
-        "attributes": "a function has none",
     },
     claims=(
         claim("the mean in every .grad", 6, f"1 rank, {GROUPS_SAY}; unused, not contiguous ones", fitting(CASES),

@@ -6,6 +6,7 @@ from math import isclose, isfinite
 from lib.check import symptoms as s
 from lib.check.claims import claim, is_number
 from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.left_out import but
 from lib.check.pure import CHANGED, LEAVES_OUT, NOTHING, asked, each, left_alone
 from lib.cost.exposed import exposed_seconds
 
@@ -83,7 +84,7 @@ def _case(*names):
 
 EXERCISE = Exercise(
     name="exposed_seconds", reference=exposed_seconds, measure=_measure, worlds=(), bonus=True,
-    leaves_out={name: why for name, why in LEAVES_OUT.items() if name not in ("given used", "again", "empty rank")}
+    leaves_out=but(LEAVES_OUT, "given used", "again", "empty rank")
     | {"given used": "no function is given to it", "again": "a number of numbers, called in many cases",
        "empty rank": "there are no ranks; empty lists are cases", "returned": "a number"},
     claims=(

@@ -58,7 +58,6 @@ AVERAGE_GRADIENTS = Exercise(
         "under way": "it returns when the mean is there: no two calls are under way",
         "returned": "it returns nothing: the caller's gradients hold the result",
         "memory": "the docstring leaves open how much it sends at once",
-        "attributes": "a function has none",
     },
     claims=(
         claim("the mean in every .grad", 6, f"1 rank, {GROUPS_SAY}; tied, unused, frozen ones",

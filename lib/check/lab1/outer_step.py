@@ -110,7 +110,6 @@ EXERCISE = Exercise(
         "empty rank": "every rank has all parameters",
         "returned": "it returns nothing: the caller's tensors hold the result",
         "memory": "a difference for each parameter, which the docstring leaves open",
-        "attributes": "a function has none",
     },
     claims=(
         claim("the mean of all ranks", 3, f"1 rank, {GROUPS_SAY}; lr 1, no momentum", fitting(CASES),

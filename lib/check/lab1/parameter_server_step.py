@@ -172,7 +172,6 @@ EXERCISE = Exercise(
         "generators": "the docstring gives it a list",
         "returned": "it returns nothing: parameters and `.grad` hold the result",
         "memory": "the docstring leaves open how much rank 0 receives at once",
-        "attributes": "a function has none",
     },
     claims=(
         claim("one process's parameters", 3, f"on rank 0, after two steps; {GROUPS_SAY}", _as_one_process),

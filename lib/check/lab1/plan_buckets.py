@@ -165,7 +165,6 @@ EXERCISE = Exercise(
         "generators": "the notebook gives lists",
         "given used": "no function is given to it",
         "memory": "it makes no tensor",
-        "attributes": "a function has none",
     },
     claims=(
         claim("every parameter once", 2, f"{len(MODELS)} models; large parameters, two dtypes", _planned(_all_once)),

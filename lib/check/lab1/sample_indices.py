@@ -13,7 +13,7 @@ from lib.check import symptoms as s
 from lib.check.cases import form_of
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS, but
 from lib.data_parallel import sampler
 
 SIZES = [(12, 4), (10, 4), (1000, 8), (5, 1), (3, 8), (1, 4)]  # n, N: N divides n first, then not, then n < N
@@ -156,7 +156,7 @@ def _repeatable(runs):
 
 EXERCISE = Exercise(
     name="sample_indices", reference=sampler.sample_indices, measure=_measure, worlds=(),
-    leaves_out={name: why for name, why in NO_RANKS.items() if name not in ("again", "alone", "returned")},
+    leaves_out=but(NO_RANKS, "again", "alone", "returned"),
     claims=(
         claim("every example on one rank", 4, "n = 12, 10, 1000, 5, 3, 1; 1, 4, 8 ranks; 3 epochs", _every_example),
         claim("as many on every rank", 2, "ceil(n/N), also where n < N", _equal_lengths),

@@ -107,7 +107,6 @@ def _is(wanted):
 WEIGHTED_LOSS = Exercise(
     name="weighted_loss", reference=sampler.weighted_loss, measure=_measure_losses, worlds=(WORLD,), may_call=MAY_CALL,
     leaves_out={
-        "attributes": "a function has none",
         "generators": "no argument is an iterator",
         "memory": "it sends one number, and keeps none",
     },

@@ -163,7 +163,7 @@ def _one_by_one(case, rank, record):
 
 EXERCISE = Exercise(
     name="until_all_done", reference=sampler.until_all_done, measure=_measure_turns, worlds=(WORLD,), may_call=MAY_CALL,
-    leaves_out={"attributes": "a function has none", "precise": "it sends 0 or 1"},
+    leaves_out={"precise": "it sends 0 or 1"},
     claims=(
         claim("as many turns on every rank", 4, f"1 rank, {GROUPS_SAY}; 0 to 5 batches a rank, then None", _turns),
         claim("one batch at a time", 1, "at most one taken ahead of its turn", each(CASES, _one_by_one)),

@@ -14,8 +14,8 @@ from lib.check import pure
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
 from lib.check.lab2.schedules import described
+from lib.check.left_out import BUILT
 from lib.check.pure import all_seen, each, iterator, refused
 from lib.pipeline.balance import balance
 
@@ -116,8 +116,7 @@ def _words(costs, p):
 
 EXERCISE = Exercise(
     name="balance", reference=balance, measure=_measure, worlds=(),
-    leaves_out=FUNCTION
-    | NOTHING_GIVEN
+    leaves_out=BUILT
     | {"precise": "a cut is of whole layers", "empty rank": "there are no ranks; no layers are a case"},
     claims=(
         claim("every layer in one stage", 3, f"p stages, in order; {CASES_SAY}", each(CASES, _layers, _words),

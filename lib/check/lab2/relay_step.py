@@ -168,7 +168,6 @@ EXERCISE = Exercise(
         "empty rank": "every rank has a stage, and every batch rows",
         "generators": "no argument is an iterator",
         "memory": "it keeps nothing but gradients",
-        "attributes": "a function has none",
     },
     may_call=symptoms.P2P,
     claims=(

@@ -229,5 +229,4 @@ SENT_OFTEN = Hint("sent more than once", s.kind("calls"), "one all_reduce of the
 LEAVES_OUT = {
     "generators": "no argument is an iterator",
     "memory": "a call keeps its group, and no tensor of its own",
-    "attributes": "a function has none",
 }

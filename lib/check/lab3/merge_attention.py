@@ -7,7 +7,7 @@ import torch
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint
-from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.left_out import BUILT
 from lib.check.tensors import Calls, draw, kept, left_alone, new, values
 from lib.tensor_parallel.online_softmax import Attended, merge_attention
 
@@ -58,7 +58,7 @@ def _wrong_in(what):
 
 EXERCISE = Exercise(
     name="merge_attention", reference=merge_attention, measure=CALLS, worlds=(),
-    leaves_out=FUNCTION | NOTHING_GIVEN | {"alone": "there are no ranks"},
+    leaves_out=BUILT | {"alone": "there are no ranks"},
     claims=(
         claim("attention over both", 5, "up to 3 dimensions before d; float64 and float32", values(CALLS, SEEN)),
         claim("scores of any size", 2, "about 1,000 and -1,000: exp of them is no number", values(CALLS, LARGE)),

@@ -12,8 +12,8 @@ from lib.check import forward_backward as fb
 from lib.check import symptoms as s
 from lib.check.claims import claim, each, kept, left_alone
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab0.left_out import NOTHING_GIVEN
 from lib.check.lab3 import sequence_cut as cut
+from lib.check.left_out import NOTHING_GIVEN
 from lib.check.traffic import elements, ring
 from lib.tensor_parallel.ring_attention import ring_attention
 
@@ -59,7 +59,6 @@ EXERCISE = Exercise(
         "empty rank": "in every layout each rank has a token",
         "generators": "no argument is an iterator",
         "returned": "the docstring promises no copy where N is 1",
-        "attributes": "a function has none",
     },
     claims=(
         claim("attention over the sequence", 4, cut.SAY, fb.values(CALLS)),

@@ -135,7 +135,6 @@ EXERCISE = Exercise(
         "generators": "no argument is an iterator",
         "given used": "no function is given to it",
         "memory": "it keeps nothing; that a part is a copy is a claim",
-        "attributes": "a function has none",
     },
     claims=(
         claim("every rank's part", 6, "tp 1, 2, 3, 6; 2 blocks, whatever stands before",

@@ -58,7 +58,6 @@ EXERCISE = Exercise(
         "generators": "no argument is an iterator",
         "returned": "the docstring promises no copy where N is 1",
         "memory": "each rank has all tokens of some heads: what it makes of them is its own choice",
-        "attributes": "a function has none",
     },
     claims=(
         claim("attention over the sequence", 4, cut.SAY, fb.values(CALLS)),

@@ -21,13 +21,14 @@ from lib.check import symptoms as s
 from lib.check.cases import draw, seen
 from lib.check.claims import claim, kept, left_alone
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.left_out import but
 from lib.check.traffic import astray, beside, only_calls
 from lib.tensor_parallel import mappings, vocabulary
 
 V, D = 12, 3
 TOKENS = torch.tensor([[3, 0, 7, 11, 6, 2, 8], [5, 9, 1, 7, 10, 4, 0]], device="cpu")  # (B, T)
 TARGETS = torch.tensor([[7, 0, 5, 11, 3, 8], [6, 2, 9, 1, 10, 4]], device="cpu")  # (B, T)
-LEAVES_OUT = {name: fb.FUNCTION[name] for name in ("generators", "memory", "attributes")}
+LEAVES_OUT = but(fb.FUNCTION, "empty rank", "returned")
 RANKS = {"worlds": (4,), "may_call": (*fb.MAY_CALL, "vocabulary.leave"), "leaves_out": LEAVES_OUT}
 NOTHING = fb.Turn((0, 1), what="rank 0's words only")
 ANOTHER_ROW = Hint(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from lib.check import symptoms as s
 from lib.check.claims import claim, numbers, refuses
 from lib.check.exercise import Exercise, Hint
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS
 from lib.cost import zero
 from lib.cost.state import RECIPES
 

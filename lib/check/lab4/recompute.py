@@ -172,7 +172,6 @@ EXERCISE = Exercise(
     leaves_out={
         "alone": "there are no ranks",
         "generators": "no argument is an iterator",
-        "attributes": "a function has none",
         "returned": "it is compared with what f alone returns",
     },
     claims=(

@@ -17,7 +17,7 @@ from lib.check.claims import claim, each, kept, left_alone
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.footprint import Footprint
 from lib.check.lab5.exchange_rows import as_many, lists_do_not_fit
-from lib.check.lab5.left_out import TENSORS
+from lib.check.left_out import TENSORS, but
 from lib.check.products import count_products, multiply_adds
 from lib.check.tensors import Calls, draw, gradients, new, values
 from lib.check.tensors import kept as all_kept
@@ -75,7 +75,7 @@ def _unpadded(runs):
 
 GROUPED_MM = Exercise(
     name="grouped_mm", reference=moe.grouped_mm, measure=_grouped, worlds=(), bonus=True,
-    leaves_out={name: why for name, why in TENSORS.items() if name != "memory"},
+    leaves_out=but(TENSORS, "memory"),
     claims=(
         claim("each group by its own matrix", 1, f"{len(GROUPS)} cases; groups without rows, no rows",
               values(GROUPED, GROUPS), all_left_alone(GROUPS), new(GROUPS), all_kept(GROUPS)),
@@ -257,7 +257,6 @@ DROPLESS = Exercise(
         "generators": "no argument is an iterator",
         "returned": "the docstring promises a tensor, which only the caller has",
         "memory": "rows that travel are counted, and grouped_mm is the one that could pad",
-        "attributes": "a function has none",
     },
     claims=(
         claim("every token, all its experts", 2, "1 to 4 ranks, 1 to 3 experts each; none, one for all",

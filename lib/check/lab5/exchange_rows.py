@@ -206,7 +206,6 @@ EXCHANGE_ROWS = Exercise(
     leaves_out={
         "generators": "the counts are lists, as the notebook gives them",
         "memory": "it makes what it returns",
-        "attributes": "a function has none",
     },
     claims=(
         claim("rows to their ranks", 3, f"{GROUPS_SAY}; uneven, none", noted(CASES, "value")),

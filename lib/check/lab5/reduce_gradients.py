@@ -143,7 +143,6 @@ EXERCISE = Exercise(
         "generators": "no argument is an iterator; the model's own are asked for anew",
         "returned": "it returns nothing",
         "memory": "one line of each kind is what it is asked to make",
-        "attributes": "a function has none",
     },
     claims=(
         claim("the mean over all ranks", 8, "dp, ep of 1 to 4; tied, unused, frozen ones",

@@ -199,7 +199,6 @@ EXERCISE = Exercise(
         "generators": "the sets are lists",
         "returned": "it returns nothing",
         "memory": "gradients are summed where they are",
-        "attributes": "a function has none",
     },
     claims=(
         claim("the gradients of the mean loss", 10, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",

@@ -15,10 +15,10 @@ from numbers import Integral
 
 from lib.check.claims import claim, is_number
 from lib.check.exercise import Bundle, Exercise, Problem
-from lib.check.lab0.left_out import NO_RANKS
 from lib.check.lab6 import capstone_costs
 from lib.check.lab6 import capstone_hints as hints
 from lib.check.lab6.capstone_jobs import BATCH, CASES, CLEAR, GPUS, JOBS, STACK, truth, words
+from lib.check.left_out import NO_RANKS, but
 from lib.check.pure import asked, each, noting_calls, same_again
 from lib.cost import by_hand, explain, predict, search
 from lib.cost import memory as of_memory
@@ -187,7 +187,7 @@ def _is_fast(job, plan):
     return Problem("seconds", text, {"is": worst, "plan": plan})
 
 
-_NOTHING_LEFT = {name: why for name, why in NO_RANKS.items() if name not in ("returned", "again")}
+_NOTHING_LEFT = but(NO_RANKS, "returned", "again")
 ESTIMATE = Exercise(
     name="estimate", reference=by_hand.estimate, measure=_measure(by_hand.estimate, CASES, _read), worlds=(),
     leaves_out=_NOTHING_LEFT,

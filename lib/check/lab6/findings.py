@@ -11,7 +11,7 @@ from lib import hunt
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS, but
 from lib.check.pure import NOTHING, noting_calls
 from lib.hunt import HEALTHY, JOBS, KINDS, MISTAKES, STEPS, Finding, alike
 from lib.hunt.draw import drawn
@@ -150,7 +150,7 @@ def _of_axis(axis, step, kind, what, e):
 PLACES = ("no evidence", "earlier", "another kind", "sets", "apart", "axis", "no axis", "not healthy")
 EXERCISE = Exercise(
     name="findings", reference=hunt.findings, measure=_measure, worlds=(),
-    leaves_out={name: why for name, why in NO_RANKS.items() if name != "returned"} | {"again": "it has no arguments"},
+    leaves_out=but(NO_RANKS, "returned") | {"again": "it has no arguments"},
     claims=(
         claim("four mistakes", 4, "each with its axis, first step and first evidence", _found(4)),
         claim("six mistakes", 4, "the same", _found(6)),

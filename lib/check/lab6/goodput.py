@@ -12,7 +12,7 @@ from math import isfinite
 from lib.check import symptoms as s
 from lib.check.claims import claim, is_number, numbers
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS
 from lib.check.pure import LEAVES_OUT, NOTHING, ONCE, all_seen, asked, each, noting_calls, same_again
 from lib.cost import goodput
 from lib.cost.goodput import LLAMA_3, best_interval, job_mtbf, lost_share

@@ -172,7 +172,6 @@ EXERCISE = Exercise(
         "alone": "a mesh is of all 8 ranks; each axis has one rank in some mesh",
         "generators": "the sets are lists",
         "memory": "numbers alone travel, which is a claim",
-        "attributes": "a function has none",
     },
     claims=(
         claim("the norm of the whole model", 8, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",

@@ -8,7 +8,7 @@ from math import isclose
 from lib.check import symptoms as s
 from lib.check.claims import claim, is_number, numbers
 from lib.check.exercise import Bundle, Exercise, Hint, Problem, Run
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS
 from lib.check.pure import GENERAL, LEAVES_OUT, NOTHING, asked, new_each_time, same_again
 from lib.cost import by_hand
 from lib.cost.plan import Plan
