@@ -7,12 +7,10 @@ In the case "beside a residual" x has a second use, loss_r = sum of w_r (y + x):
 both uses, and whoever sums into it has changed the other's.
 """
 
-from functools import partial
-
 from lib.check import symptoms as s
 from lib.check.cases import Case, draw
 from lib.check.claims import claim, left_alone, new
-from lib.check.exercise import Bundle, Exercise, Hint
+from lib.check.exercise import Bundle, Hint
 from lib.check.lab3 import both_ways as ways
 from lib.check.traffic import only_calls
 from lib.tensor_parallel import mappings
@@ -90,30 +88,26 @@ LAST = (
     s.SHARED, s.NOT_KEPT, *s.ANYWHERE,
 )  # fmt: skip
 
-COPY_TO_GROUP = Exercise(
-    name="copy_to_group", reference=mappings.copy_to_group,
-    measure=partial(ways.measure, libs=mappings.copy_to_group, cases=COPY_CASES, make=_of_f, start=_start),
-    worlds=(ways.WORLD,), may_call=ways.MAY_CALL, leaves_out=ways.LEAVES_OUT,
-    claims=(
+COPY_TO_GROUP = ways.exercise(
+    mappings.copy_to_group, COPY_CASES, _of_f, _start,
+    (
         claim("x forward, the sum backward", 5, f"{ways.GROUPS_SAY}; {RESIDUAL}, {TRANSPOSED}",
               *ways.right(COPY_CASES)),
         claim("one all-reduce, backward", 2, "of n elements; forward nothing",
               only_calls(COPY_CASES, ways.once("backward"))),
         claim("x left alone", 1, "", left_alone(COPY_CASES)),
     ),
-    hints=(*COMMON, *LAST),
+    (*COMMON, *LAST),
 )  # fmt: skip
-REDUCE_FROM_GROUP = Exercise(
-    name="reduce_from_group", reference=mappings.reduce_from_group,
-    measure=partial(ways.measure, libs=mappings.reduce_from_group, cases=REDUCE_CASES, make=_of_g, start=_start),
-    worlds=(ways.WORLD,), may_call=ways.MAY_CALL, leaves_out=ways.LEAVES_OUT,
-    claims=(
+REDUCE_FROM_GROUP = ways.exercise(
+    mappings.reduce_from_group, REDUCE_CASES, _of_g, _start,
+    (
         claim("the sum forward, dy backward", 5, f"{ways.GROUPS_SAY}; {TRANSPOSED}", *ways.right(REDUCE_CASES)),
         claim("one all-reduce, forward", 2, "of n elements; backward nothing",
               only_calls(REDUCE_CASES, ways.once("forward"))),
         claim("x left alone", 1, "the caller's part stays partial", left_alone(REDUCE_CASES), new(REDUCE_CASES)),
     ),
-    hints=(
+    (
         *COMMON,
         Hint("gathered", s.both(s.fact("of", "y"), ways.larger),
              "the ranks' tensors are terms of one sum, each as large as the result. They are added, not joined."),

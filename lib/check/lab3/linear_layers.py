@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from lib.check import symptoms as s
 from lib.check.cases import Case, draw, form_of
 from lib.check.claims import claim, kept, left_alone
-from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.exercise import Bundle, Hint, Problem
 from lib.check.forward_backward import MAPPINGS
 from lib.check.lab3 import both_ways as ways
 from lib.check.traffic import fitting, only_calls
@@ -116,12 +116,9 @@ AFTER = (
     s.NOT_KEPT, *s.ANYWHERE,
 )  # fmt: skip
 
-COLUMN_PARALLEL = Exercise(
-    name="column_parallel", reference=linear.column_parallel,
-    measure=partial(ways.measure, libs=linear.column_parallel, cases=COLUMN_CASES, make=_columns,
-                    start=_start(mappings.copy_to_group)),
-    worlds=(ways.WORLD,), may_call=(*ways.MAY_CALL, *MAPPINGS), leaves_out=ways.LEAVES_OUT,
-    claims=(
+COLUMN_PARALLEL = ways.exercise(
+    linear.column_parallel, COLUMN_CASES, _columns, _start(mappings.copy_to_group),
+    (
         claim("the rank's columns", 3, f"{ways.GROUPS_SAY}; three layers",
               fitting(COLUMN_CASES), ways.found(COLUMN_CASES, "forward"), kept(COLUMN_CASES)),
         claim("gradients of the whole layers", 3, "of x, weights, biases", ways.found(COLUMN_CASES, "backward")),
@@ -129,7 +126,7 @@ COLUMN_PARALLEL = Exercise(
               only_calls(COLUMN_CASES, ways.once("backward"))),
         claim("arguments left alone", 1, "x, weights, biases", left_alone(COLUMN_CASES)),
     ),
-    hints=(
+    (
         *BEFORE,
         Hint("one result per layer", s.kind("no list"),
              "the layers share x, not their results: return a list with this rank's columns of each."),
@@ -140,13 +137,11 @@ COLUMN_PARALLEL = Exercise(
              "and one all-reduce serves them all."),
         *AFTER,
     ),
+    (*ways.MAY_CALL, *MAPPINGS),
 )  # fmt: skip
-ROW_PARALLEL = Exercise(
-    name="row_parallel", reference=linear.row_parallel,
-    measure=partial(ways.measure, libs=linear.row_parallel, cases=ROW_CASES, make=_rows,
-                    start=_start(mappings.reduce_from_group)),
-    worlds=(ways.WORLD,), may_call=(*ways.MAY_CALL, *MAPPINGS), leaves_out=ways.LEAVES_OUT,
-    claims=(
+ROW_PARALLEL = ways.exercise(
+    linear.row_parallel, ROW_CASES, _rows, _start(mappings.reduce_from_group),
+    (
         claim("the whole result", 3, f"{ways.GROUPS_SAY}; no bias",
               fitting(ROW_CASES), ways.found(ROW_CASES, "forward"), kept(ROW_CASES)),
         claim("gradients of the whole layer", 3, "of x, weight, bias", ways.found(ROW_CASES, "backward")),
@@ -154,7 +149,7 @@ ROW_PARALLEL = Exercise(
               only_calls(ROW_CASES, ways.once("forward"))),
         claim("arguments left alone", 1, "x, weight, bias", left_alone(ROW_CASES)),
     ),
-    hints=(
+    (
         Hint("the bias inside the sum", s.fact("of", "bias.grad"),
              "y is right, but not the gradient of the bias. It is whole on every rank, is added once, after leave, "
              "and its gradient is the same on all."),
@@ -162,6 +157,7 @@ ROW_PARALLEL = Exercise(
         Hint("gathered", ways.larger, "partial sums are added, not joined: leave(partial, group)."),
         ways.SENT_OFTEN, *AFTER,
     ),
+    (*ways.MAY_CALL, *MAPPINGS),
 )  # fmt: skip
 EXERCISE = Bundle("linear_layers", (COLUMN_PARALLEL, ROW_PARALLEL))
 

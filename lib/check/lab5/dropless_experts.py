@@ -132,17 +132,11 @@ class Crowd(fb.Turn):
 
 TWO, THREE, FOUR, SOME = fb.GROUPS
 PLAIN = (
-    Crowd(TWO, what=ANY, each=1, k=1),
-    Crowd(TWO, what=ANY),
-    Crowd(FOUR, what=ANY, each=1),
-    Crowd(TWO, what=SOME_IDLE, each=3),
-    Crowd(FOUR, what=SOME_IDLE),
-    Crowd(THREE, what=NOBODY),
-    Crowd(FOUR, what=ANY, each=2, k=3, tokens=(6, 0, 7, 4)),
-    Crowd(FOUR, what=ONE, k=1),
-    Crowd(SOME, what=ANY, each=3),
+    Crowd(TWO, what=ANY, each=1, k=1), Crowd(TWO, what=ANY), Crowd(FOUR, what=ANY, each=1),
+    Crowd(TWO, what=SOME_IDLE, each=3), Crowd(FOUR, what=SOME_IDLE), Crowd(THREE, what=NOBODY),
+    Crowd(FOUR, what=ANY, each=2, k=3, tokens=(6, 0, 7, 4)), Crowd(FOUR, what=ONE, k=1), Crowd(SOME, what=ANY, each=3),
     Crowd(FOUR, what=NO_TOKENS, tokens=(0, 0, 0, 0)),
-)
+)  # fmt: skip
 UNDER_WAY = Crowd(FOUR, what=ANY, pairs=((0, 2), (1, 3)))
 CASES = (*PLAIN, UNDER_WAY, Crowd((2,), what=ANY))
 
