@@ -25,7 +25,7 @@ def elements(cases, total, formula, most=None, most_formula=""):
         for run, case, _ in seen(runs, cases):
             by_rank = [sum(numel for _, numel in mine) for mine in sent(run, case)]
             N, n, got = case.world_size, case.n, sum(by_rank)
-            facts = {"case": case, "sent": got, "expected": total(N, n), "by_rank": by_rank}
+            facts = {"case": case, "sent": got, "expected": total(N, n)}
             facts["padded"] = n % N > 0 and got == total(N, n + -n % N)
             trace = [case.name, by_rank]
             if got != total(N, n):

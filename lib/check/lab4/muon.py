@@ -117,12 +117,8 @@ def _wrong(where, matrices, before, right, owner, rank, step):
     own_first = sorted(range(len(matrices)), key=lambda i: owner[i] != rank)
     for i in own_first:
         if problem := compared(f"{where}, matrix {i}, of rank {owner[i]}", matrices[i].detach(), right[i]):
-            problem.facts |= {
-                "own": owner[i] == rank,
-                "still": torch.equal(matrices[i], before[i]),
-                "step": step,
-                "own right": owner[i] != rank and rank in owner,
-            }
+            still = torch.equal(matrices[i], before[i])
+            problem.facts |= {"own": owner[i] == rank, "still": still, "step": step}
             return problem
     return None
 
