@@ -89,7 +89,7 @@ EXERCISE = Exercise(
     hints=(
         s.BUILT_IN, s.RETURNED_NONE, s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW, s.WRONG_DTYPE, s.nothing_there(CASES),
         Hint("out not filled", s.kind("out"),
-             "when `out` is given, the chunks belong into it; return `out` itself. Only for out=None make a new "
+             "when `out` is given, the chunks belong in it; return `out` itself. Only for out=None make a new "
              "tensor."),
         Hint("one buffer for all",
              _owners(lambda o, r, n: n > 2 and {x for i, x in enumerate(o) if i != r} == {(r + 1) % n}),

@@ -133,12 +133,6 @@ def _moved(schedule, rank, action, to):
     return [*schedule[:rank], moved, *schedule[rank + 1 :]]
 
 
-def _weights_at_once(schedule, p, m):
-    """Does every W follow its own I?"""
-    after = [(a, b) for actions in schedule for a, b in pairwise(actions) if b.kind == "W"]
-    return all(a == b._replace(kind="I") for a, b in after)
-
-
 EXERCISE = Exercise(
     name="fastest", reference=fastest, measure=lambda fn: pure.asked(fn, _by, CASES, _given, schedules.read), worlds=(),
     leaves_out=schedules.LEAVES_OUT | {"alone": "no level has one rank: there nothing can wait"}, bonus=True,
@@ -175,7 +169,7 @@ EXERCISE = Exercise(
         Hint("not far enough ahead", s.kind("slow", filler="F"),
              "let that rank run further ahead, as far as its cap goes: an F in the wait keeps the ranks behind it at "
              "work, and leaves it an I less to wait for at the end."),
-        Hint("W at once", lambda p: p.kind == "slow" and all_seen(_weights_at_once)(p),
+        Hint("W at once", lambda p: p.kind == "slow" and all_seen(hints.weights_at_once)(p),
              "a W right behind its I keeps the previous rank waiting. Put it off: to where its rank would wait "
              "anyway, or where the cap asks for it."),
         Hint("a wait to fill", s.kind("slow", filler=True),

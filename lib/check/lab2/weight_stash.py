@@ -235,7 +235,7 @@ EXERCISE = Exercise(
         Hint("nothing returned", s.kind("returned", none=True),
              "for_forward(j) and for_backward(j) return weights, the dictionary {name: tensor}."),
         Hint("kept on the class", s.both(s.kind("raised", "returned", "forward", "backward"), s.fact("one for all")),
-             "each stage makes a stash of its own: what it keeps belongs into self, made in __init__. A dictionary "
+             "each stage makes a stash of its own: what it keeps belongs in self, made in __init__. A dictionary "
              "in the class's body or in a default argument is one for all stages."),
         Hint("not weights", s.kind("returned"),
              "weights are always the whole dictionary {name: tensor}, with the names and shapes that __init__ got."),

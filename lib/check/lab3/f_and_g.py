@@ -79,7 +79,7 @@ COMMON = (
 )  # fmt: skip
 LAST = (
     Hint("right on 2 ranks only", s.in_case(COPY_CASES, lambda case: case.world_size > 2, "value"),
-         "on 2 ranks it was right. Every rank's part belongs into the sum, and each once: that is all_reduce."),
+         "on 2 ranks it was right. Every rank's part belongs in the sum, and each once: that is all_reduce."),
     Hint("another result", s.kind("value", "form"),
          "f: y = x, and dx is the sum of the ranks' dy. g: y is the sum of the ranks' x, and dx = dy."),
     s.NOT_GIVEN, ways.SENT_OFTEN,

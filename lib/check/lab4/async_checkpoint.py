@@ -294,7 +294,7 @@ EXERCISE = Exercise(
         Hint("silent", s.kind("silent"),
              "an exception in a thread is printed, and lost. Keep it, self.error = error, and let wait() raise it."),
         Hint("raised again", s.kind("again"), "once it is told, forget it: self.error = None."),
-        Hint("no more", s.kind("no more"), "after an error the next begin starts a new thread, as ever."),
+        Hint("no more", s.kind("no more"), "after an error the next begin starts a new thread, as always."),
         pure.NOTHING, *s.ANYWHERE,
     ),
 )  # fmt: skip

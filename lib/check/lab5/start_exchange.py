@@ -113,7 +113,7 @@ START_EXCHANGE = Exercise(
         Hint("nothing to wait for", lambda p: p.kind == "not under way" and not p.facts["wait"],
              "start_exchange returns a function: `return wait`, or a lambda, and not what that returns."),
         Hint("waits at once", _way("forward"),
-             "start(all_to_all, rows, group, send_counts, receive_counts) returns a work. Its wait() belongs into the "
+             "start(all_to_all, rows, group, send_counts, receive_counts) returns a work. Its wait() belongs in the "
              "function that you return: whoever calls that has computed something in the meantime."),
         Hint("backward waits at once", lambda p: _way("backward")(p) and p.facts["started"] == p.facts["of"],
              "the gradients' exchange is begun and waited for in one function's backward. Begin it in the backward of "
