@@ -76,8 +76,7 @@ def _owners(fits):
 
 CALLS = Calls(CASES, _give, _whole, fills="out", by_name=("out",))
 EXERCISE = Exercise(
-    name="ring_all_gather", reference=ring_all_gather, measure=CALLS, worlds=(WORLD,), may_call=s.P2P,
-    leaves_out=BUILT,
+    name="ring_all_gather", reference=ring_all_gather, measure=CALLS, worlds=(WORLD,), may_call=s.P2P, leaves_out=BUILT,
     claims=(
         claim("every chunk, in rank order", 6, f"{GROUPS_SAY}; n = 0 to 1000; with and without out",
               values(CALLS, _explain, "the whole"), left_alone(CASES, "chunk"), each(CASES, _returns_out), new(CASES),
@@ -89,8 +88,7 @@ EXERCISE = Exercise(
     hints=(
         s.BUILT_IN, s.RETURNED_NONE, s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW, s.WRONG_DTYPE, s.nothing_there(CASES),
         Hint("out not filled", s.kind("out"),
-             "when `out` is given, the chunks belong in it; return `out` itself. Only for out=None make a new "
-             "tensor."),
+             "when `out` is given, the chunks belong in it; return `out` itself. Only for out=None make a new tensor."),
         Hint("one buffer for all",
              _owners(lambda o, r, n: n > 2 and {x for i, x in enumerate(o) if i != r} == {(r + 1) % n}),
              "in all the others' places lies the chunk that came last: you receive into one buffer again and again "

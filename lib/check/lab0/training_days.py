@@ -99,21 +99,14 @@ MISTAKES = (
         "each weight is used in a multiplication and an addition: 2 operations.",
         3, 4,
     ),
-    *_times(
-        "another unit of time",
-        "operations divided by operations per second are seconds; a day has 24 * 60 * 60 of them.",
-        86400, 24 * 60, 24, 60, 3600, 1 / 24, 1 / 30, 1 / 7,
-    ),
+    *_times("another unit of time",
+            "operations divided by operations per second are seconds; a day has 24 * 60 * 60 of them.", 86400, 24 * 60,
+            24, 60, 3600, 1 / 24, 1 / 30, 1 / 7),
     *_times("one GPU", "that is one GPU's time. All of them work at once.", lambda P, T, gpus, flops, again: gpus),
-    *_times(
-        "multiplied by the GPUs",
-        "you multiply by the number of GPUs: more of them would take longer. Divide.",
-        lambda P, T, gpus, flops, again: gpus**2,
-    ),
-    *_times(
-        "FLOP/s taken as TFLOP/s",
-        "`flops_per_gpu` is in operations per second, 140e12 for 140 TFLOP/s; no further factor is needed.",
-        1e12, 1e-12, 1e9, 1e-9,
-    ),
+    *_times("multiplied by the GPUs", "you multiply by the number of GPUs: more of them would take longer. Divide.",
+            lambda P, T, gpus, flops, again: gpus**2),
+    *_times("FLOP/s taken as TFLOP/s",
+            "`flops_per_gpu` is in operations per second, 140e12 for 140 TFLOP/s; no further factor is needed.", 1e12,
+            1e-12, 1e9, 1e-9),
 )  # fmt: skip
 ### END MISTAKES

@@ -24,10 +24,7 @@ from lib.check.lab1.means import GROUPS, WORLD
 from lib.data_parallel import accumulate
 
 KS = {"1 micro-batch": 1, "2 micro-batches": 2, "4 micro-batches": 4}
-CASES = (
-    *(Setting(GROUPS[0], what=what) for what in KS),
-    Setting(GROUPS[0], what="2 micro-batches", again=1),
-)
+CASES = (*(Setting(GROUPS[0], what=what) for what in KS), Setting(GROUPS[0], what="2 micro-batches", again=1))
 EVENTS = ("forward", "backward alone", "backward", "average")
 
 

@@ -222,10 +222,8 @@ MISTAKES = (
     _filled(lambda so_far, cost, average: abs(so_far - average) < abs(so_far + cost - average)),
     *_least("evenness", EVENNESS, lambda times: max(times) - min(times)),
     *_least("evenness", EVENNESS, lambda times: sum(time**2 for time in times)),
-    *_least(
-        "fastest stage for slowest",
-        "you make the fastest stage slow, max of min. The pipeline's pace is its slowest stage: min of max.",
-        lambda times: -min(times),
-    ),
-)
+    *_least("fastest stage for slowest",
+            "you make the fastest stage slow, max of min. The pipeline's pace is its slowest stage: min of max.",
+            lambda times: -min(times)),
+)  # fmt: skip
 ### END MISTAKES

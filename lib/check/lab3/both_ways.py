@@ -227,10 +227,7 @@ def two_at_once(cases):
 
 
 SENT_OFTEN = Hint("sent more than once", s.kind("calls"), "one all_reduce of the whole tensor is enough.")
-LEAVES_OUT = {
-    "generators": "no argument is an iterator",
-    "memory": "a call keeps its group, and no tensor of its own",
-}
+LEAVES_OUT = {"generators": "no argument is an iterator", "memory": "a call keeps its group, and no tensor of its own"}
 
 
 def exercise(reference, cases, make, start, claims, hints, may_call=MAY_CALL):
