@@ -8,6 +8,7 @@ from lib.check import comm
 from lib.check.exercise import Problem
 from lib.check.failure import REFUSALS, Failed
 from lib.check.guard import raised
+from lib.check.traffic import in_words
 
 
 def attempted(recorder, label, where, fn, *args, **named):
@@ -37,7 +38,7 @@ def attempted(recorder, label, where, fn, *args, **named):
 def _of_error(recorder, label, where, error):
     if isinstance(error, comm.Clash):
         found = error.problem
-        return Problem("clash", f"{where}: {found.text}", found.facts, [label, found.trace])
+        return Problem("clash", in_words(where, found), found.facts, [label, found.trace])
     problem, text = raised(error, where), str(error)
     refusals = frozenset(name for name, words in REFUSALS.items() if re.search(words, text))
     failed = Failed("raised", text, label, recorder.members, None, raised=type(error).__name__, refusals=refusals)

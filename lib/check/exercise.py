@@ -7,7 +7,8 @@ Hint      =  the mistake that usually causes such a Problem, in a sentence
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from inspect import isfunction
 from typing import Any
 
 from lib.ledger.read import Ledger
@@ -76,6 +77,10 @@ class Hint:
     fits: Callable[[Problem], bool]
     text: str
 
+    def saying(self, text: str) -> "Hint":
+        """The same mistake, in the words of one exercise."""
+        return replace(self, text=text)
+
 
 @dataclass(frozen=True)
 class Exercise:
@@ -87,7 +92,8 @@ class Exercise:
     may_call: the ops of torch ("send") and the functions of lib ("p2p.send_recv") that an answer may be built from.
     reference: lib's function of the same name and signature, for `use`.
     bonus: its points come on top of the lab's 100 (the notebook tags the check's cell "bonus").
-    leaves_out: {name in ADVERSARIAL: why it does not apply}.
+    leaves_out: {name in ADVERSARIAL: why it does not apply}; left_out.py has the usual reasons. That a function has no
+        attributes need not be said.
     """
 
     name: str
@@ -103,6 +109,8 @@ class Exercise:
     def __post_init__(self):
         if unknown := set(self.leaves_out) - set(ADVERSARIAL):
             raise ValueError(f"{self.name} leaves out {sorted(unknown)}; there are {', '.join(ADVERSARIAL)}")
+        if isfunction(self.reference):
+            object.__setattr__(self, "leaves_out", {"attributes": "a function has none"} | self.leaves_out)
 
     @property
     def points(self) -> int:

@@ -23,7 +23,7 @@ from lib.check import symptoms as s
 from lib.check.cases import Case, called, form_of, groups_and_control, in_step, seen
 from lib.check.claims import element, form
 from lib.check.comm import Clash, Recorder
-from lib.check.exercise import Hint, Problem
+from lib.check.exercise import Problem
 from lib.check.explain import fraction, rounded_words, shares, who
 from lib.check.footprint import Footprint
 from lib.check.guard import is_students
@@ -71,10 +71,9 @@ FUNCTION = {
     "generators": "no argument is an iterator",
     "returned": "the docstring promises no copy where N is 1",
     "memory": "all that is sent is counted, and nothing else makes anything large",
-    "attributes": "a function has none",
 }
 COMMON = (
-    Hint("called lib's", s.kind("built-in"), "build it from what the function is given."),
+    s.CALLED_LIB,
     s.under_way(CASES, lambda case: bool(case.pairs)),
     s.NO_GROUP,
     s.WHOSE_RANKS,

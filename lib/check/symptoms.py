@@ -4,7 +4,7 @@ An exercise lists those that apply among its own, the more particular first:
 
     hints=(BUILT_IN, RETURNED_NONE, WHOSE_RANKS, ALL_SEND_FIRST, NARROW, Hint("another rank's chunk", ...), NOT_PAIRED)
 
-`kind` and `fact` make predicates: kind("value"), fact("doubled"), both(kind("form"), fact("dtype")).
+`kind` and `fact` make predicates: kind("value"), fact("doubled"), kind("form", dtype=True).
 """
 
 from lib.check.exercise import Hint
@@ -23,8 +23,9 @@ def hung(p):
     return p.kind in HANGS
 
 
-def kind(*kinds):
-    return lambda p: p.kind in kinds
+def kind(*kinds, **facts):
+    """Is it of one of these kinds, and has these facts? Of each fact `fact` says whether it is there."""
+    return lambda p: p.kind in kinds and all(fact(name, value)(p) for name, value in facts.items())
 
 
 def fact(name, value=True):
@@ -89,12 +90,15 @@ def remainder(cases):
     return fits
 
 
-def in_case(cases, test):
-    """Was it in a case that passes this test? E.g. in_case(CASES, lambda case: case.world_size == 1)."""
+def in_case(cases, test, *kinds):
+    """Was it in a case that passes this test, and of one of these kinds if there are any?
+
+    E.g. in_case(CASES, lambda case: case.world_size == 1, *SHAPES).
+    """
 
     def fits(p):
         case = case_of(p, cases)
-        return case is not None and bool(test(case))
+        return p.kind in (kinds or (p.kind,)) and case is not None and bool(test(case))
 
     return fits
 
@@ -190,7 +194,7 @@ NOT_KEPT = Hint(
 OVERWRITTEN = Hint("the input overwritten", kind("input"), "what you are given stays the caller's: clone it first.")
 PADDED = Hint(
     "padded",
-    both(kind("elements"), fact("padded")),
+    kind("elements", padded=True),
     "you send as many elements as if n were a multiple of N. Chunks of n // N or n // N + 1 elements need no padding: "
     "tensor.tensor_split(N).",
 )

@@ -25,7 +25,7 @@ def elements(cases, total, formula, most=None, most_formula=""):
         for run, case, _ in seen(runs, cases):
             by_rank = [sum(numel for _, numel in mine) for mine in sent(run, case)]
             N, n, got = case.world_size, case.n, sum(by_rank)
-            facts = {"case": case, "sent": got, "expected": total(N, n), "by_rank": by_rank}
+            facts = {"case": case, "sent": got, "expected": total(N, n)}
             facts["padded"] = n % N > 0 and got == total(N, n + -n % N)
             trace = [case.name, by_rank]
             if got != total(N, n):
@@ -105,12 +105,17 @@ def astray(where, case, record):
     """The Problem if the ranks' calls do not fit together, or are for other ranks; of one record."""
     if record["clash"] is not None:
         clash = record["clash"]
-        return Problem("clash", f"{where}: {clash.text}", {"case": case} | clash.facts, clash.trace)
+        return Problem("clash", in_words(where, clash), {"case": case} | clash.facts, clash.trace)
     if record["stray"]:
         op, ranks = record["stray"]
         text = f"{where} called {op or 'what it was given'} on ranks {list(ranks)}, expected {[*case.members]}"
         return Problem("group", text, {"case": case, "ranks": ranks})
     return None
+
+
+def in_words(where, clash):
+    """The text of a clash, which names its ranks itself: behind `where` without its rank."""
+    return f"{where.rpartition(': rank ')[0] or where}: {clash.text}"
 
 
 def beside(run, case, where, rank, record, phases=("",), section=None):

@@ -122,14 +122,6 @@ class Facts:
             raise ValueError(f"{self.path} was saved on {self.world_size} ranks, 0 to {self.world_size - 1}: no {rank}")
         return read(self.path / f"rank_{rank}.pt")
 
-    def require_world_size(self, world_size):
-        """Raise ValueError if `own` of these many ranks cannot be had. Call it where a run cannot go on without."""
-        if world_size != self.world_size:
-            raise ValueError(
-                f"{self.path} was saved on {self.world_size} ranks, and here are {world_size}: what each rank has of "
-                f"its own does not fit. Start {self.world_size} ranks, or put it together from facts.own_of(rank)"
-            )
-
 
 def from_rank_0(numbers, group):
     """Rank 0's integers, on every rank."""

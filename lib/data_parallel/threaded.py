@@ -30,7 +30,7 @@ class ThreadedDataParallel(nn.Module):
     """`module` on several devices: forward as the module itself, each device on its share of the rows.
 
     devices: one per replica, the module's own first. A device may come twice: ["cpu", "cpu"] is two replicas.
-    Train the module's parameters as ever: `loss.backward()` leaves the gradient of the whole batch in them.
+    Train the module's parameters as usual: `loss.backward()` leaves the gradient of the whole batch in them.
     Buffers (batch norm's averages) and whatever else forward changes: the first replica is the module itself, so its
     changes stay; those of the others are lost with them.
     """

@@ -10,7 +10,8 @@ output.py     what the ranks print
 stacks.py     where a rank is
 cpu_time.py   how much of the machine the ranks get
 warm.py       the ranks that stay from run to run: which there are, and when they end
-alone.py      who measures has the machine for himself
+ranks.py      one set of them: its processes, and whether it can be used again
+alone.py      a measurement has the machine to itself
 leftovers.py  what a run may leave in its rank: put back, or found
 groups.py     the process groups of a rank, from run to run
 agent.py      torch's elastic agent, which starts the processes

@@ -1,4 +1,4 @@
-"""Who measures has the machine for himself: no ranks of another program of this course run meanwhile.
+"""A measurement has the machine to itself: no ranks of another program of this course run meanwhile.
 
     a run of ranks      takes the gate and the room, both shared, and gives back the gate at once
     a measurement       takes the gate alone, then the room alone: new runs wait at the gate, earlier ones end first

@@ -50,7 +50,7 @@ BOOK_KEEPING = ("lib.launch", "lib.peers")  # what these hold is about the runs
 MAY_CHANGE = {  # names that may hold something else after a run: it is the same for every run, or is put back
     ("torch.distributed.distributed_c10d", "_group_count"),
     ("lib.collectives.background", "_thread"),
-    ("lib.ledger.record", "_kinds"),
+    ("lib.ledger.caller", "_kinds"),
 }
 SETTINGS = [  # (how it is read, how it is set)
     (torch.get_default_dtype, torch.set_default_dtype),

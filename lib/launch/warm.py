@@ -12,19 +12,18 @@ this process. On GPUs there is one set at a time.
 import atexit
 import collections
 import contextlib
-import glob
 import os
-import shutil
 import signal
-import tempfile
 import threading
 import time
 
 from lib import linux
 from lib.backend import Choice
-from lib.launch import leftovers, worker
+from lib.launch import leftovers
 from lib.launch import server as servers
-from lib.launch.agent import Agent, signal_to
+from lib.launch.agent import signal_to
+from lib.launch.ranks import Ranks, kind_of, leaving
+from lib.launch.ranks import sets as _sets
 from lib.launch.server import Server
 
 IDLE = 1800.0  # seconds that a set may rest
@@ -40,110 +39,8 @@ UNATTENDED = os.environ.get("LAB_STATIC") == "1"  # a notebook is run from top t
 
 one_at_a_time = threading.RLock()  # a run, or a change to the sets
 reasons: collections.deque = collections.deque(maxlen=100)  # why sets were not used again
-_sets: list["Ranks"] = []  # the one that was used last is the last
 _servers: list[Server] = []  # the last one that has loaded is the one to fork from
 _last: tuple[Choice, int] | None = None  # what ran last: a set for the like is kept ready
-
-
-class Ranks:
-    """One set: its processes, its folder, and a pipe to each rank that tells it to go."""
-
-    def __init__(self, choice: Choice, nproc: int, server: Server):
-        self.choice, self.nproc, self.server = choice, nproc, server
-        self.runs, self.used, self.pipes, self.agent = 0, time.monotonic(), [], None
-        self.busy = True  # with a run, or with being made
-        self.folder = tempfile.mkdtemp(prefix="launch-")
-        _sets.append(self)  # from here on it will be ended, whatever comes
-        for rank in range(nproc):
-            os.mkfifo(f"{self.folder}/go{rank}")
-            self.pipes.append(os.open(f"{self.folder}/go{rank}", os.O_RDWR))  # for both, so as not to wait for the rank
-        with open(f"{self.folder}/state", "wb") as file:
-            file.write(worker.STATE.pack(worker.STARTING, 0, 0) * nproc)
-        self.agent = Agent(worker.main, (self.folder, choice, time.time_ns()), nproc, self.folder, server)
-        self.agent.start()
-        self.busy = False
-
-    @property
-    def kind(self) -> tuple:
-        return _kind(self.choice, self.nproc)
-
-    def begin(self) -> str:
-        """The folder of the next run, in which its payload and books are to be laid before `go`."""
-        folder = f"{self.folder}/run{self.runs}"
-        os.mkdir(folder)
-        return folder
-
-    def go(self) -> None:
-        self._tell(b"%d\n" % self.runs)
-        signal_to(self.agent.pids(), signal.SIGCONT)
-        self.runs += 1
-        self.agent.watch(True)
-
-    def rest(self) -> None:
-        """The run is over for all of them: put back what it changed."""
-        self.agent.watch(False)
-        self._tell(worker.REST)
-        shutil.rmtree(f"{self.folder}/run{self.runs - 1}", ignore_errors=True)
-
-    def sleep(self) -> None:
-        """Stop those that rest, so that gloo's threads do not wake either."""
-        if linux.IS_HERE and self.choice.name == "gloo" and self.is_as_new(0):
-            signal_to(self.agent.pids(), signal.SIGSTOP)
-
-    def _tell(self, word):
-        for pipe in self.pipes:
-            os.write(pipe, word)
-
-    def states(self) -> list[tuple[int, int, int]]:
-        """[(what the rank says of itself, how many collectives it has called, groups it has made), ...]"""
-        with open(f"{self.folder}/state", "rb") as file:
-            return list(worker.STATE.iter_unpack(file.read()))
-
-    def is_as_new(self, seconds: float) -> bool:
-        """Do all ranks rest, as they were before their first run? Waits so long for them to do so."""
-        deadline, pause = time.monotonic() + seconds, 0.0005
-        while True:
-            words, calls, groups = zip(*self.states(), strict=True)
-            if worker.USED in words or not self.is_alive():
-                return False
-            if all(word == worker.RESTED for word in words):
-                return len(set(calls)) == len(set(groups)) == 1
-            if _leaving or time.monotonic() > deadline:
-                return False
-            time.sleep(pause)
-            pause = min(0.01, 1.5 * pause)
-
-    def is_outdated(self) -> bool:
-        """Has a file of lib changed since a rank has imported it?"""
-        lines = set()
-        for path in glob.glob(f"{self.folder}/imported*"):
-            with open(path) as file:
-                lines.update(file.read().splitlines())
-        return any(_changed(path) != int(when) for when, path in (line.split(" ", 1) for line in lines))
-
-    def is_alive(self) -> bool:
-        if self.agent.has_ended or not all(map(self.agent.alive, range(self.nproc))):
-            return False
-        # A rank whose server was killed has ended, too, but in some containers nobody takes notice.
-        return all(linux.state(pid) != "Z" for pid in self.agent.pids())
-
-    def left(self) -> str:
-        """What the last run left, in words."""
-        for rank in range(self.nproc):
-            with contextlib.suppress(OSError), open(f"{self.folder}/left{rank}") as file:
-                if what := file.read():  # a rank may be about to write it
-                    return f"rank {rank}: {what}"
-        return "collectives or groups that not all ranks called, or a rank that did not rest"
-
-    def end(self) -> None:
-        """End its processes now. Can be called again, as after an interrupt."""
-        if self.agent is not None:
-            self.agent.kill()
-        while self.pipes:
-            os.close(self.pipes.pop())
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if self in _sets:
-            _sets.remove(self)
 
 
 @contextlib.contextmanager
@@ -172,7 +69,7 @@ def _take(choice, nproc, fresh):
     end_interrupted()
     _pause(signal.SIGSTOP)
     _end(ranks for ranks in _sets if ranks.is_outdated())
-    kind = _kind(choice, nproc)
+    kind = kind_of(choice, nproc)
     found = next((r for r in _sets if r.kind == kind and r.server.loaded and not (fresh and r.runs)), None)
     if found is not None and not (found.is_as_new(SETTLE) if found.runs else found.is_alive()):
         _give_up(found)
@@ -285,12 +182,12 @@ class _Keeper(threading.Thread):
 
     def run(self):
         global _last
-        while not _leaving:
+        while not leaving.is_set():
             coming = any(not ranks.server.loaded for ranks in _sets)
             self.asked.wait(0.1 if coming else QUIET if _sets and self.lacks_later() else 30.0 if _sets else None)
             self.asked.clear()
             with one_at_a_time:
-                if not _leaving:
+                if not leaving.is_set():
                     try:
                         self.look()
                     except Exception as error:  # as when the disk is full: the next run will say so
@@ -309,7 +206,7 @@ class _Keeper(threading.Thread):
             elif ranks.runs and not ranks.is_as_new(SETTLE):
                 _give_up(ranks)
         self.load_later()
-        if _last is not None and not GRADED and not any(r.kind == _kind(*_last) for r in _sets):
+        if _last is not None and not GRADED and not any(r.kind == kind_of(*_last) for r in _sets):
             _make_room(*_last)
             if not Ranks(*_last, _server(_last[0])).is_as_new(COME):
                 _sets[-1].end()
@@ -337,18 +234,6 @@ class _Keeper(threading.Thread):
                 self.given_up = True
 
 
-def _kind(choice, nproc):
-    return choice.name, choice.ranks_per_gpu, nproc
-
-
-def _changed(path):
-    """When a file was changed last, in nanoseconds since 1970; -1 when it is gone."""
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return -1
-
-
 def _forget():
     """In a process that was forked from this one: the ranks are its parent's."""
     global one_at_a_time, _keeper, _last
@@ -363,15 +248,13 @@ def _forget():
 
 
 def _leave():
-    global _leaving
-    _leaving = True
+    leaving.set()
     one_at_a_time.acquire(timeout=5.0)  # until the keeper has put down what it does
     _end(_sets)
     for server in _servers:
         server.end()
 
 
-_leaving = False
 _keeper = _Keeper()
 atexit.register(_leave)
 os.register_at_fork(after_in_child=_forget)

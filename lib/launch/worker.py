@@ -88,7 +88,7 @@ def main(folder: str, choice: backend.Choice, made: int) -> None:
 
 
 class Imported:
-    """Writes down which files of lib this rank has imported, and when they were changed last: `warm.Ranks.outdated`."""
+    """Writes down which files of lib this rank has imported, and when they were changed last: `Ranks.is_outdated`."""
 
     def __init__(self, path, made):
         self.file, self.made = open(path, "w", buffering=1), made  # noqa: SIM115  open as long as the rank lives

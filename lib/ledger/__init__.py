@@ -2,6 +2,7 @@
 
 on a rank     install / uninstall, mark
     record.py     sees every operation in torch's dispatcher, and writes it down: who, with whom, what, where
+    caller.py     the user's line that led to it
     follow.py     learns when an operation has ended
     book.py       the file of one rank, which outlives it
 in the parent Books, Ledger

@@ -12,9 +12,7 @@ still costs some 25 microseconds a call, so "off" means not installed.
 """
 
 import contextlib
-import os
 import sys
-import sysconfig
 import threading
 from typing import NamedTuple
 
@@ -23,12 +21,9 @@ import torch.distributed as dist
 
 from lib import backend
 from lib.ledger.book import signature_of
+from lib.ledger.caller import locate
 from lib.ledger.follow import Blocking, Queued
 
-LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-OURS = (LIB + "ledger" + os.sep, LIB + "launch" + os.sep, LIB + "peers.py")  # around a call, and not what was called
-FOREIGN = (os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"], "<frozen")
-SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
 REDUCE_OPS = ["sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"]
 OPS = {  # torch's schema name -> the name users know
     "send": "send",
@@ -96,7 +91,7 @@ def mark(label: str) -> None:
 
 def call_site():
     """Where the program is now, as the ledger would name it: ((file, line, function), via)."""
-    return _locate(sys._getframe(1))
+    return locate(sys._getframe(1))
 
 
 @contextlib.contextmanager
@@ -242,7 +237,7 @@ class Recorder:
                 channel = (group.name, peer, self.book.rank, tag)
             else:
                 channel, resolves = None, (group, tag, signature)
-        site, via = getattr(_overrides, "site", None) or _locate(sys._getframe(2))
+        site, via = getattr(_overrides, "site", None) or locate(sys._getframe(2))
         number = self.book.name
         place = self.book.record(
             number(name), number(reduce_op), number(dtype), group.number, number(site), number(via),
@@ -288,41 +283,3 @@ def _flatten(value):
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _flatten(item)
-
-
-_USER, _LIB, _FOREIGN = range(3)
-_kinds: dict[str, int] = {}  # file -> whose it is (code objects of two files may compare equal)
-
-
-def _kind(file):
-    if file.startswith(LIB):
-        kind = _FOREIGN if file.startswith(OURS) else _LIB
-    else:
-        kind = _FOREIGN if file.startswith(FOREIGN) or SITE_PACKAGES in file else _USER
-    _kinds[file] = kind
-    return kind
-
-
-def _locate(frame):
-    """The user's line that led here, and the lib function that it called: ((file, line, function), via)."""
-    outer = None  # the outer lib frame below the user's
-    while frame is not None:
-        code = frame.f_code
-        kind = _kinds.get(code.co_filename)
-        if kind is None:
-            kind = _kind(code.co_filename)
-        if kind == _USER:
-            return (code.co_filename, frame.f_lineno, code.co_name), _via(outer)
-        if kind == _LIB:
-            outer = frame
-        frame = frame.f_back
-    if outer is None:
-        return ("?", 0, "?"), ""
-    return (outer.f_code.co_filename, outer.f_lineno, outer.f_code.co_name), ""
-
-
-def _via(frame):
-    if frame is None:
-        return ""
-    module = os.path.splitext(os.path.basename(frame.f_code.co_filename))[0]
-    return f"{module}.{frame.f_code.co_name}"

@@ -8,7 +8,7 @@ Where only the prediction is in parts, it has a bar of its own, above the measur
 """
 
 from lib.plots.draw import beside, box, grid, key, numbers, outline, page, rows, stack
-from lib.plots.labels import amount, clock
+from lib.plots.labels import amount, capital, clock
 from lib.plots.memory import PART_COLOR
 from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, finish, styled
 
@@ -74,7 +74,7 @@ def step_times(measured, predicted, within=None, title=None, note=""):
     band = f" Grey: {within:.0%} to either side of it." if within else ""
     return finish(
         figure,
-        title or claim,
+        title or capital(claim),
         f"{note} {look}{band} In brackets: measured over predicted.",
         f"Bars of the time of a step, measured and predicted. {claim}. {note} "
         + " ".join(

@@ -69,7 +69,7 @@ def test_lengths_are_means_and_only_messages_that_were_waited_for_count():
     got, (message,) = times_of(
         bars(
             "0 0F0 0 2", "0 0F1 2 6", "0 0B0 20 24", "0 0B1 24 26",
-            "1 1F0 3 10",   # waited since ever: 1 after the end of 0F0
+            "1 1F0 3 10",   # has waited longest: 1 after the end of 0F0
             "1 1F1 10 13",  # was at work until 10, when 0F1 was long done: says nothing
             "1 1B0 13 17",  # 0B0 waited since 6: 3
             "1 1B1 17 20",  # 0B1 did not

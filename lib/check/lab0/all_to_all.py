@@ -10,7 +10,7 @@ from lib.check.cases import ALONE, FINE, GROUPS, GROUPS_SAY, WORLD, Case, seen
 from lib.check.claims import claim, kept, left_alone, new, values
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import narrowed, rounded_words
-from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.left_out import BUILT
 from lib.check.traffic import sent
 from lib.collectives.pairwise import all_to_all
 
@@ -120,13 +120,8 @@ def _pairwise(runs):
 
 
 EXERCISE = Exercise(
-    name="all_to_all",
-    reference=all_to_all,
-    measure=CALLS,
-    worlds=(WORLD,),
-    may_call=s.P2P,
-    bonus=True,
-    leaves_out=FUNCTION | NOTHING_GIVEN,
+    name="all_to_all", reference=all_to_all, measure=CALLS, worlds=(WORLD,), may_call=s.P2P, bonus=True,
+    leaves_out=BUILT,
     claims=(
         claim("blocks change places", 4, f"1 rank, {GROUPS_SAY}; equal and uneven blocks, empty ones, rows",
               values(CALLS, _explain), left_alone(CASES), new(CASES), kept(CASES)),
@@ -135,45 +130,25 @@ EXERCISE = Exercise(
     ),
     hints=(
         s.BUILT_IN, s.RETURNED_NONE, s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW, s.WRONG_DTYPE,
-        Hint(
-            "nothing for a rank",
-            s.both(s.kind(*s.SHAPES), s.in_case(CASES, lambda case: case.what == NOTHING)),
-            "a rank may have nothing to send, or get nothing: it takes part in every round all the same, and returns "
-            "an empty tensor of the right shape and dtype.",
-        ),
-        Hint(
-            "the counts are not used",
-            s.kind("mismatch", "raised", "form"),
-            "tensor.split(send_counts) are the blocks to send, and what comes from rank i has recv_counts[i] rows. "
-            "Some blocks are empty, and rows may be longer than 1: tensor.new_empty(rows, *tensor.shape[1:]).",
-        ),
-        Hint(
-            "order of arrival",
-            s.both(s.kind("value"), s.fact("same_rows")),
-            "the right blocks in another order. The block of rank i belongs at place i, whenever it comes.",
-        ),
-        Hint(
-            "a block for somebody else",
-            lambda p: p.kind == "value" and p.facts["block"] and p.facts["block"][1] != p.facts["rank"],
-            "send rank j the j-th block, and keep your own: out's block r is your block r.",
-        ),
-        Hint(
-            "a block is missing",
-            s.kind("value"),
-            "some block was not received: N-1 rounds, and your own block is copied.",
-        ),
+        Hint("nothing for a rank", s.in_case(CASES, lambda case: case.what == NOTHING, *s.SHAPES),
+             "a rank may have nothing to send, or get nothing: it takes part in every round all the same, and "
+             "returns an empty tensor of the right shape and dtype."),
+        Hint("the counts are not used", s.kind("mismatch", "raised", "form"),
+             "tensor.split(send_counts) are the blocks to send, and what comes from rank i has recv_counts[i] rows. "
+             "Some blocks are empty, and rows may be longer than 1: tensor.new_empty(rows, *tensor.shape[1:])."),
+        Hint("order of arrival", s.kind("value", same_rows=True),
+             "the right blocks in another order. The block of rank i belongs at place i, whenever it comes."),
+        Hint("a block for somebody else",
+             lambda p: p.kind == "value" and p.facts["block"] and p.facts["block"][1] != p.facts["rank"],
+             "send rank j the j-th block, and keep your own: out's block r is your block r."),
+        Hint("a block is missing", s.kind("value"),
+             "some block was not received: N-1 rounds, and your own block is copied."),
         s.NOT_PAIRED,
-        Hint(
-            "more than the block",
-            s.kind("elements"),
-            "rank j needs only its own block of your tensor; send it that one alone.",
-        ),
-        Hint(
-            "all to one at a time",
-            s.kind("rounds"),
-            "several ranks send to the same one, and the others wait. In round s send to rank r+s and receive from "
-            "r-s.",
-        ),
+        Hint("more than the block", s.kind("elements"),
+             "rank j needs only its own block of your tensor; send it that one alone."),
+        Hint("all to one at a time", s.kind("rounds"),
+             "several ranks send to the same one, and the others wait. In round s send to rank r+s and receive from "
+             "r-s."),
         s.SHARED, s.OVERWRITTEN, s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

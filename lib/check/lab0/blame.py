@@ -6,7 +6,7 @@ from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab0.blame_cases import CASES
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS
 from lib.ledger.flight import blame
 from lib.ledger.match import ranks_text
 
@@ -72,31 +72,15 @@ def _came(ranks, nth, calls):
 
 
 EXERCISE = Exercise(
-    name="blame",
-    reference=blame,
-    measure=_measure,
-    worlds=(),
-    bonus=True,
+    name="blame", reference=blame, measure=_measure, worlds=(), bonus=True,
     leaves_out=NO_RANKS | {"returned": "a dict, of any sequences"},
     claims=(
-        claim(
-            "who never came",
-            2,
-            "4 and 8 ranks; one or two missing, one without a record",
-            _in_cases("4 ranks, 1 is missing", "8 ranks, 2 are missing", "a rank without a record"),
-        ),
-        claim(
-            "nobody to blame",
-            1,
-            "all completed; a rank that is only behind",
-            _in_cases("all completed", "rank 1 has yet to receive a broadcast that has left"),
-        ),
-        claim(
-            "the first of several",
-            2,
-            "ranks that call ahead; recorders that keep 3 calls",
-            _in_cases("ranks that call ahead without waiting", "recorders that keep 3 calls"),
-        ),
+        claim("who never came", 2, "4 and 8 ranks; one or two missing, one without a record",
+              _in_cases("4 ranks, 1 is missing", "8 ranks, 2 are missing", "a rank without a record")),
+        claim("nobody to blame", 1, "all completed; a rank that is only behind",
+              _in_cases("all completed", "rank 1 has yet to receive a broadcast that has left")),
+        claim("the first of several", 2, "ranks that call ahead; recorders that keep 3 calls",
+              _in_cases("ranks that call ahead without waiting", "recorders that keep 3 calls")),
         claim(
             "another op, another size",
             2,
@@ -105,35 +89,20 @@ EXERCISE = Exercise(
                 "another op", "another size, and all completed", "another op, and a rank missing", "2 ranks, 2 ops"
             ),
         ),
-        claim(
-            "each group by itself",
-            1,
-            "all ranks and pairs; a group of ranks 1 and 3",
-            _in_cases("all ranks and pairs", "a group of ranks 1 and 3"),
-        ),
+        claim("each group by itself", 1, "all ranks and pairs; a group of ranks 1 and 3",
+              _in_cases("all ranks and pairs", "a group of ranks 1 and 3")),
     ),
     hints=(
-        Hint(
-            "nothing returned",
-            s.both(s.kind("returned"), lambda p: p.facts["got"] is None),
-            "the function must end with `return ...`; where nothing went wrong it returns {}.",
-        ),
-        Hint(
-            "another form",
-            s.kind("returned"),
-            "return a dict, {group: (nth, op, ranks)}, with ranks a list, and {} where nothing went wrong.",
-        ),
-        Hint(
-            "an entry for nothing",
-            _value(lambda want, have, calls: have is not None and not have[2]),
-            "leave a group out if nothing went wrong in it.",
-        ),
-        Hint(
-            "not a member",
-            _value(lambda want, have, calls: have is not None and not set(have[2]) <= set(_members(calls))),
-            "you blame a rank for a group that it is not in: only a record's members are to call it, and the n-th call "
-            "of one group has nothing to do with the n-th of another.",
-        ),
+        Hint("nothing returned", s.both(s.kind("returned"), lambda p: p.facts["got"] is None),
+             "the function must end with `return ...`; where nothing went wrong it returns {}."),
+        Hint("another form", s.kind("returned"),
+             "return a dict, {group: (nth, op, ranks)}, with ranks a list, and {} where nothing went wrong."),
+        Hint("an entry for nothing", _value(lambda want, have, calls: have is not None and not have[2]),
+             "leave a group out if nothing went wrong in it."),
+        Hint("not a member",
+             _value(lambda want, have, calls: have is not None and not set(have[2]) <= set(_members(calls))),
+             "you blame a rank for a group that it is not in: only a record's members are to call it, and the n-th "
+             "call of one group has nothing to do with the n-th of another."),
         Hint(
             "overwritten, not missing",
             _value(
@@ -144,17 +113,12 @@ EXERCISE = Exercise(
             ),
             "that rank has come, and gone on: it has records with higher numbers, and the older one was overwritten.",
         ),
-        Hint(
-            "only behind",
-            _value(lambda want, have, calls: want is None and have is not None),
-            "whoever called that one has completed it, so nobody waits there. A rank that has not come yet is behind, "
-            "which is no fault.",
-        ),
-        Hint(
-            "counted from 0",
-            _value(lambda want, have, calls: None not in (want, have) and have == (want[0] - 1, *want[1:])),
-            "nth is the record's own number, which begins with 1.",
-        ),
+        Hint("only behind", _value(lambda want, have, calls: want is None and have is not None),
+             "whoever called that one has completed it, so nobody waits there. A rank that has not come yet is "
+             "behind, which is no fault."),
+        Hint("counted from 0",
+             _value(lambda want, have, calls: None not in (want, have) and have == (want[0] - 1, *want[1:])),
+             "nth is the record's own number, which begins with 1."),
         Hint(
             "the last, not the first",
             _value(
@@ -200,22 +164,14 @@ EXERCISE = Exercise(
             "the usual call is the most frequent one, and of two that are as frequent the lowest rank's. op is that of "
             "the usual call; to blame is who made another.",
         ),
-        Hint(
-            "one rank only",
-            _value(lambda want, have, calls: None not in (want, have) and set(have[2]) < set(want[2])),
-            "more ranks than that are to blame: return them all.",
-        ),
-        Hint(
-            "one group only",
-            lambda p: p.kind == "value" and p.facts["have"] is None and p.facts["others"] > 0,
-            "go on after the first: in each group there may be a collective that went wrong.",
-        ),
-        Hint(
-            "the missing are not found",
-            s.kind("value"),
-            "compare what each member has reached: a collective that somebody called and has not completed waits for "
-            "every member whose numbers in this group end before it.",
-        ),
+        Hint("one rank only",
+             _value(lambda want, have, calls: None not in (want, have) and set(have[2]) < set(want[2])),
+             "more ranks than that are to blame: return them all."),
+        Hint("one group only", lambda p: p.kind == "value" and p.facts["have"] is None and p.facts["others"] > 0,
+             "go on after the first: in each group there may be a collective that went wrong."),
+        Hint("the missing are not found", s.kind("value"),
+             "compare what each member has reached: a collective that somebody called and has not completed waits "
+             "for every member whose numbers in this group end before it."),
         *s.ANYWHERE,
     ),
-)
+)  # fmt: skip

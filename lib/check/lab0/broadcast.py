@@ -10,7 +10,7 @@ from lib.check.cases import ALONE, GROUPS, GROUPS_SAY, WORLD, Case, is_a, own, s
 from lib.check.claims import claim, kept, values
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import narrowed, rounded_words, two, who
-from lib.check.lab0.left_out import FUNCTION, IN_PLACE, NOTHING_GIVEN
+from lib.check.left_out import BUILT, IN_PLACE
 from lib.check.traffic import sent
 from lib.collectives.tree import broadcast
 
@@ -99,13 +99,8 @@ def _wrong_root(p):
 
 
 EXERCISE = Exercise(
-    name="broadcast",
-    reference=broadcast,
-    measure=CALLS,
-    bonus=True,
-    worlds=(WORLD,),
-    may_call=s.P2P,
-    leaves_out=FUNCTION | NOTHING_GIVEN | IN_PLACE,
+    name="broadcast", reference=broadcast, measure=CALLS, bonus=True, worlds=(WORLD,), may_call=s.P2P,
+    leaves_out=BUILT | IN_PLACE,
     claims=(
         claim("the root's tensor everywhere", 6, f"{GROUPS_SAY}; every root; n = 0, 1, 7, 1000",
               values(CALLS, _explain), kept(CASES)),
@@ -114,64 +109,36 @@ EXERCISE = Exercise(
     ),
     hints=(
         s.BUILT_IN, s.NARROW,
-        Hint(
-            "not in place",
-            _value(lambda f: f["returned_it"]),
-            "the caller's tensor must hold the root's values: receive into `tensor` itself.",
-        ),
-        Hint(
-            "rank 0 as the root",
-            _wrong_root,
-            "the tree starts at rank 0 and not at `src`. Number the ranks from the root, v = (rank - src) mod N, "
-            "build the tree on v, and translate back, rank = (v + src) mod N.",
-        ),
-        Hint(
-            "ranks of the world, not of the group",
-            s.whose_ranks,
-            "a peer lies outside the group. Count within the group: dist.get_rank(group), dist.get_world_size(group), "
-            "partners only below world_size (N need not be a power of two) or modulo it, and `group` in every p2p "
-            "call.",
-        ),
+        Hint("not in place", _value(lambda f: f["returned_it"]),
+             "the caller's tensor must hold the root's values: receive into `tensor` itself."),
+        Hint("rank 0 as the root", _wrong_root,
+             "the tree starts at rank 0 and not at `src`. Number the ranks from the root, v = (rank - src) mod N, "
+             "build the tree on v, and translate back, rank = (v + src) mod N."),
+        s.WHOSE_RANKS.saying(
+            "a peer lies outside the group. Count within the group: dist.get_rank(group), "
+            "dist.get_world_size(group), partners only below world_size (N need not be a power of two) or modulo it, "
+            "and `group` in every p2p call."),
         s.nothing_there(CASES),
-        Hint(
-            "nothing is delivered",
-            _value(lambda f: len(f["wrong"]) == f["case"].world_size - 1 and f["source"] == f["rank"]),
-            "no rank but the root has the root's tensor. Is what is received written into `tensor`?",
-        ),
-        Hint(
-            "only part of the tree",
-            _value(lambda f: f["source"] == f["rank"]),
-            "who has received must pass it on: in round s = 0, 1, ... the 2^s ranks that have it send to 2^s others, "
-            "for ceil(log2 N) rounds, also where N is no power of two.",
-        ),
-        Hint(
-            "sent before it came",
-            s.kind("value"),
-            "a rank passes on what it had before: it must have received before it sends.",
-        ),
-        Hint(
-            "a receive without its send",
-            s.hung,
-            "a rank waits for a message that nobody sends (or sends one that nobody takes). Draw the tree for N = 3: "
-            "in the last round not every holder has a partner.",
-        ),
+        Hint("nothing is delivered",
+             _value(lambda f: len(f["wrong"]) == f["case"].world_size - 1 and f["source"] == f["rank"]),
+             "no rank but the root has the root's tensor. Is what is received written into `tensor`?"),
+        Hint("only part of the tree", _value(lambda f: f["source"] == f["rank"]),
+             "who has received must pass it on: in round s = 0, 1, ... the 2^s ranks that have it send to 2^s "
+             "others, for ceil(log2 N) rounds, also where N is no power of two."),
+        Hint("sent before it came", s.kind("value"),
+             "a rank passes on what it had before: it must have received before it sends."),
+        Hint("a receive without its send", s.hung,
+             "a rank waits for a message that nobody sends (or sends one that nobody takes). Draw the tree for N = "
+             "3: in the last round not every holder has a partner."),
         s.WRONG_DTYPE,
-        Hint(
-            "sent more than once",
-            s.kind("elements"),
-            "one message to each rank that lacks the tensor is enough, and none to the root.",
-        ),
-        Hint(
-            "a star",
-            s.both(s.kind("rounds"), s.fact("star")),
-            "the root sends to all, one after another. Those that have the tensor can help: the number of holders "
-            "doubles.",
-        ),
-        Hint(
-            "a chain",
-            s.kind("rounds"),
-            "each holder passes it on only once, or too late. In every round every holder sends to one that lacks it.",
-        ),
+        Hint("sent more than once", s.kind("elements"),
+             "one message to each rank that lacks the tensor is enough, and none to the root."),
+        Hint("a star", s.kind("rounds", star=True),
+             "the root sends to all, one after another. Those that have the tensor can help: the number of holders "
+             "doubles."),
+        Hint("a chain", s.kind("rounds"),
+             "each holder passes it on only once, or too late. In every round every holder sends to one that lacks "
+             "it."),
         s.alone(CASES), s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from math import isclose
 from lib.check import symptoms as s
 from lib.check.claims import claim, is_number
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS
 from lib.collectives.cost import COST, cheapest
 
 ALGORITHMS = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
@@ -73,50 +73,28 @@ def _dearest(problem):
 
 
 EXERCISE = Exercise(
-    name="cheapest",
-    reference=cheapest,
-    measure=_measure,
-    worlds=(),
-    leaves_out=NO_RANKS,
+    name="cheapest", reference=cheapest, measure=_measure, worlds=(), leaves_out=NO_RANKS,
     claims=(
         claim("8 bytes and 64 MB", 1, "2, 3, 4, 8, 12, 64 ranks; two links", _is_cheapest(ENDS)),
         claim("sizes between", 2, "1 KB, 20 KB, 100 KB, 1 MB", _is_cheapest(BETWEEN)),
     ),
     hints=(
         Hint("the dearest", _dearest, "that is the slowest of them: compare the times and take the least."),
-        Hint(
-            "one for all",
-            _same_wherever(lambda n, N, a, b: None),
-            "you name the same algorithm for every size and number of ranks: compare the times.",
-        ),
-        Hint(
-            "by size alone",
-            _same_wherever(lambda n, N, a, b: n),
-            "your choice depends on the size alone. Where one overtakes the other depends on N, alpha and beta too: "
-            "compare the five times.",
-        ),
-        Hint(
-            "whatever the size",
-            _same_wherever(lambda n, N, a, b: (N, a, b)),
-            "your choice does not depend on the size: few bytes want few messages, many bytes want few bytes sent.",
-        ),
-        Hint(
-            "whatever the link",
-            _same_wherever(lambda n, N, a, b: (n, N)),
-            "your choice does not depend on alpha and beta. On another link the crossing lies elsewhere.",
-        ),
-        Hint(
-            "not all compared",
-            s.kind("value"),
-            "compare the five times, all for the same n_bytes, N, alpha and beta, and take the least.",
-        ),
-        Hint(
-            "a time, not a name",
-            lambda p: p.kind == "returned" and is_number(p.facts["got"]),
-            "return the algorithm's name, not its time: min(times, key=times.get) of a dictionary gives the key.",
-        ),
+        Hint("one for all", _same_wherever(lambda n, N, a, b: None),
+             "you name the same algorithm for every size and number of ranks: compare the times."),
+        Hint("by size alone", _same_wherever(lambda n, N, a, b: n),
+             "your choice depends on the size alone. Where one overtakes the other depends on N, alpha and beta too: "
+             "compare the five times."),
+        Hint("whatever the size", _same_wherever(lambda n, N, a, b: (N, a, b)),
+             "your choice does not depend on the size: few bytes want few messages, many bytes want few bytes sent."),
+        Hint("whatever the link", _same_wherever(lambda n, N, a, b: (n, N)),
+             "your choice does not depend on alpha and beta. On another link the crossing lies elsewhere."),
+        Hint("not all compared", s.kind("value"),
+             "compare the five times, all for the same n_bytes, N, alpha and beta, and take the least."),
+        Hint("a time, not a name", lambda p: p.kind == "returned" and is_number(p.facts["got"]),
+             "return the algorithm's name, not its time: min(times, key=times.get) of a dictionary gives the key."),
         s.NO_NUMBER,
         Hint("no such name", s.kind("returned"), f"the names are {', '.join(ALGORITHMS)}."),
         *s.ANYWHERE,
     ),
-)
+)  # fmt: skip

@@ -14,7 +14,7 @@ from lib.check.calls import Calls
 from lib.check.cases import FINE, Case, seen
 from lib.check.claims import claim, kept, left_alone, values
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
-from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.left_out import BUILT
 from lib.check.products import count_products, multiply_adds
 from lib.ledger.record import OPS
 
@@ -23,15 +23,11 @@ LAYERS = 4
 SIZES = {20: (4, 5, 8), 56: (8, 7, 12)}
 MAY_CALL = (*OPS.values(), "p2p.send", "p2p.recv", "p2p.send_recv", "p2p.exchange")
 SAME = {"all_gather_into_tensor": "all_gather"}  # the same collective, into one tensor
-LEFT_OUT = (
-    FUNCTION
-    | NOTHING_GIVEN
-    | {
-        "alone": "one rank has nothing to split",
-        "empty rank": "every rank has rows, columns and layers: N divides B, M and the layers",
-        "returned": "a result of its own in any case",
-    }
-)
+LEFT_OUT = BUILT | {
+    "alone": "one rank has nothing to split",
+    "empty rank": "every rank has rows, columns and layers: N divides B, M and the layers",
+    "returned": "a result of its own in any case",
+}
 
 # name -> a rank's share of the multiply-adds, at most; what it gives to be sent: (op, elements, peer)
 SHARE = {
@@ -128,84 +124,42 @@ def _sends(p):
 
 HINTS = {
     "split_rows": (
-        Hint(
-            "sent what nobody needs",
-            s.kind("calls"),
-            "a rank can make its rows of the result from its rows of x and from w, which it has: no communication.",
-        ),
+        Hint("sent what nobody needs", s.kind("calls"),
+             "a rank can make its rows of the result from its rows of x and from w, which it has: no communication."),
     ),
     "split_columns": (
-        Hint(
-            "all-reduced with zeros",
-            s.both(s.kind("calls"), s.fact("ops", ["all_reduce"])),
-            "the ranks add up whole results, mostly zeros. all_gather sends only what each rank has made.",
-        ),
-        Hint(
-            "more than one all-gather",
-            s.kind("calls"),
-            "one dist.all_gather of this rank's (B, M/N) is enough.",
-        ),
+        Hint("all-reduced with zeros", s.kind("calls", ops=["all_reduce"]),
+             "the ranks add up whole results, mostly zeros. all_gather sends only what each rank has made."),
+        Hint("more than one all-gather", s.kind("calls"), "one dist.all_gather of this rank's (B, M/N) is enough."),
     ),
     "split_inner": (
-        Hint(
-            "gathered and added",
-            s.both(s.kind("calls"), s.fact("ops", ["all_gather"])),
-            "every rank fetches all partial sums and adds them itself: N times (B, M) arrive. all_reduce is made for "
-            "this, and a good one needs only about twice (B, M), whatever N is.",
-        ),
-        Hint(
-            "more than one collective",
-            s.kind("calls"),
-            "one dist.all_reduce of the partial sum, (B, M), is enough.",
-        ),
-        Hint(
-            "chunk gave too few pieces",
-            s.raised("IndexError"),
-            "tensor.chunk(4) cuts 5 rows into 2 + 2 + 1, three pieces. tensor.tensor_split(4) gives four: 2 + 1 + 1 + "
-            "1.",
-        ),
+        Hint("gathered and added", s.kind("calls", ops=["all_gather"]),
+             "every rank fetches all partial sums and adds them itself: N times (B, M) arrive. all_reduce is made "
+             "for this, and a good one needs only about twice (B, M), whatever N is."),
+        Hint("more than one collective", s.kind("calls"), "one dist.all_reduce of the partial sum, (B, M), is enough."),
+        Hint("chunk gave too few pieces", s.raised("IndexError"),
+             "tensor.chunk(4) cuts 5 rows into 2 + 2 + 1, three pieces. tensor.tensor_split(4) gives four: 2 + 1 + 1 "
+             "+ 1."),
     ),
     "pipeline": (
-        Hint(
-            "rank 0 waits for somebody",
-            _rank_0_waits,
-            "nobody comes before rank 0: it begins with x and receives nothing.",
-        ),
-        Hint(
-            "nothing was sent on",
-            s.both(s.hung, lambda p: "recv" in s.failed(p).waits_in.values()),
-            "a rank returned without sending its activation: every rank but the last sends to rank + 1.",
-        ),
-        Hint(
-            "the last rank sends",
-            s.either(s.both(s.hung, _sends), s.refused("outside the group")),
-            "nobody comes after the last rank: it returns the result and sends nothing.",
-        ),
+        Hint("rank 0 waits for somebody", _rank_0_waits,
+             "nobody comes before rank 0: it begins with x and receives nothing."),
+        Hint("nothing was sent on", s.both(s.hung, lambda p: "recv" in s.failed(p).waits_in.values()),
+             "a rank returned without sending its activation: every rank but the last sends to rank + 1."),
+        Hint("the last rank sends", s.either(s.both(s.hung, _sends), s.refused("outside the group")),
+             "nobody comes after the last rank: it returns the result and sends nothing."),
         Hint("told everybody", s.kind("calls"), "only the next rank needs the activation: one dist.send to rank + 1."),
     ),
-}
+}  # fmt: skip
 SHARED = (
-    Hint(
-        "everyone computes everything",
-        s.both(s.kind("work"), s.fact("whole")),
-        "the result is right, but no work was saved: cut first, then multiply only this rank's piece.",
-    ),
-    Hint(
-        "a product that cannot be counted",
-        s.both(s.kind("work"), s.fact("nothing")),
-        "only matrix products are counted: use @ or torch.matmul.",
-    ),
-    Hint(
-        "called lib's",
-        s.kind("built-in"),
-        "build it from torch's @ and dist.all_gather, dist.all_reduce, dist.send, dist.recv.",
-    ),
-    Hint(
-        "a buffer of the wrong dtype",
-        s.either(s.another_dtype, s.refused("dtype"), s.kind("mismatch")),
-        "a buffer has another dtype or shape than what is received into it: make it with torch.empty_like.",
-    ),
-    Hint("nothing returned", s.kind("returned"), "the function must end with `return ...`, on every rank."),
+    Hint("everyone computes everything", s.kind("work", whole=True),
+         "the result is right, but no work was saved: cut first, then multiply only this rank's piece."),
+    Hint("a product that cannot be counted", s.kind("work", nothing=True),
+         "only matrix products are counted: use @ or torch.matmul."),
+    s.CALLED_LIB.saying("build it from torch's @ and dist.all_gather, dist.all_reduce, dist.send, dist.recv."),
+    Hint("a buffer of the wrong dtype", s.either(s.another_dtype, s.refused("dtype"), s.kind("mismatch")),
+         "a buffer has another dtype or shape than what is received into it: make it with torch.empty_like."),
+    s.RETURNED_NONE.saying("the function must end with `return ...`, on every rank."),
     s.NARROW, s.NOT_KEPT, s.OVERWRITTEN, *s.ANYWHERE,
 )  # fmt: skip
 
@@ -214,11 +168,7 @@ def _part(name, return_says, work_says, wire_says):
     cases = partial(_cases, name)
     calls = Calls(cases, partial(_give, name), partial(_want, name), watch=count_products)
     return Exercise(
-        name=name,
-        reference=getattr(splits, name),
-        measure=calls,
-        worlds=(2, 4),
-        may_call=MAY_CALL,
+        name=name, reference=getattr(splits, name), measure=calls, worlds=(2, 4), may_call=MAY_CALL,
         leaves_out=LEFT_OUT,
         claims=(
             claim(return_says, 1, "2 and 4 ranks; float32, float64", values(calls), left_alone(cases), kept(cases)),
@@ -226,7 +176,7 @@ def _part(name, return_says, work_says, wire_says):
             claim(wire_says, 1, "by each rank, and no more", partial(_what_is_given, name, cases)),
         ),
         hints=(*HINTS[name], *SHARED),
-    )
+    )  # fmt: skip
 
 
 EXERCISE = Bundle(

@@ -12,7 +12,7 @@ from lib.check.cases import WORLD, Case, part, seen, sizes_and_dtypes, total
 from lib.check.claims import claim, kept, values
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import in_place_sum
-from lib.check.lab0.left_out import FUNCTION, IN_PLACE, NOTHING_GIVEN
+from lib.check.left_out import BUILT, IN_PLACE
 from lib.check.traffic import sent
 from lib.collectives.hierarchical import hierarchical_all_reduce
 
@@ -128,12 +128,9 @@ def _swapped(p):
 
 
 EXERCISE = Exercise(
-    name="hierarchical_all_reduce",
-    reference=hierarchical_all_reduce,
-    measure=CALLS,
-    worlds=(WORLD,),
+    name="hierarchical_all_reduce", reference=hierarchical_all_reduce, measure=CALLS, worlds=(WORLD,),
     may_call=(*s.P2P, "ring.ring_reduce_scatter", "ring.ring_all_reduce", "ring.ring_all_gather"),
-    leaves_out=FUNCTION | NOTHING_GIVEN | IN_PLACE,
+    leaves_out=BUILT | IN_PLACE,
     claims=(
         claim("sum on every rank", 6, "nodes x ranks 2x2, 2x4, 4x2, 1x4, 4x1; sizes 0 to 1000; float32, float64, int64",
               values(CALLS, in_place_sum), kept(CASES)),
@@ -142,62 +139,35 @@ EXERCISE = Exercise(
     ),
     hints=(
         s.BUILT_IN,
-        Hint(
-            "outside of both groups",
-            s.whose_ranks,
-            "a rank talks to ranks that are not in these nodes. Every call needs a group: `inside` or `across`, "
-            "never none.",
-        ),
+        Hint("outside of both groups", s.whose_ranks,
+             "a rank talks to ranks that are not in these nodes. Every call needs a group: `inside` or `across`, "
+             "never none."),
         s.NARROW, s.IN_PLACE, s.DIVIDED,
-        Hint(
-            "counted twice",
-            s.either(s.fact("doubled"), s.fact("factor")),
-            "after step 1 and 2 the chunk is finished. The last step only copies chunks, it adds nothing.",
-        ),
-        Hint(
-            "the nodes are not joined",
-            _partly(lambda present, node: present == node),
-            "this is the sum of the rank's own node. Step 2 sums the chunk over the nodes: all-reduce it on "
-            "`across`, and use its result.",
-        ),
-        Hint(
-            "one place of every node",
-            _partly(lambda present, node: True),
-            "the sum holds some ranks of every node, as it does when the sum inside the node is missing or lost. "
-            "Step 1: reduce-scatter on `inside`.",
-        ),
+        Hint("counted twice", s.either(s.fact("doubled"), s.fact("factor")),
+             "after step 1 and 2 the chunk is finished. The last step only copies chunks, it adds nothing."),
+        Hint("the nodes are not joined", _partly(lambda present, node: present == node),
+             "this is the sum of the rank's own node. Step 2 sums the chunk over the nodes: all-reduce it on "
+             "`across`, and use its result."),
+        Hint("one place of every node", _partly(lambda present, node: True),
+             "the sum holds some ranks of every node, as it does when the sum inside the node is missing or lost. "
+             "Step 1: reduce-scatter on `inside`."),
         s.nothing_there(CASES), s.remainder_hint(CASES),
-        Hint(
-            "the last step is missing",
-            s.both(s.fact("own"), s.fact("finished")),
-            "each rank has its own chunk finished, and the others' not. Step 3: all-gather on `inside`.",
-        ),
+        Hint("the last step is missing", s.both(s.fact("own"), s.fact("finished")),
+             "each rank has its own chunk finished, and the others' not. Step 3: all-gather on `inside`."),
         s.NOTHING_ADDED,
-        Hint(
-            "gathered over the wrong group",
-            s.kind("value", "mismatch", "raised"),
-            "the ranks of `inside` hold the different chunks, those of `across` all hold the same one. Scatter and "
-            "gather on `inside`.",
-        ),
+        Hint("gathered over the wrong group", s.kind("value", "mismatch", "raised"),
+             "the ranks of `inside` hold the different chunks, those of `across` all hold the same one. Scatter and "
+             "gather on `inside`."),
         s.NOT_PAIRED,
-        Hint(
-            "the two levels are swapped",
-            _swapped,
-            "you scatter and gather on `across`, the slow links. First reduce-scatter on `inside`; then only a chunk "
-            "of n/R has to cross.",
-        ),
-        Hint(
-            "the whole tensor crosses",
-            _whole,
-            "every rank sends all n elements to the other nodes. Reduce-scatter inside first: then each rank sums only "
-            "its chunk, n/R elements, on `across`.",
-        ),
-        Hint(
-            "one rank carries it all",
-            s.kind("one rank", "one node"),
-            "one rank does what its node could share: the sums are right, but only one link of each node works. After "
-            "reduce-scatter every rank has a chunk to take across.",
-        ),
+        Hint("the two levels are swapped", _swapped,
+             "you scatter and gather on `across`, the slow links. First reduce-scatter on `inside`; then only a "
+             "chunk of n/R has to cross."),
+        Hint("the whole tensor crosses", _whole,
+             "every rank sends all n elements to the other nodes. Reduce-scatter inside first: then each rank sums "
+             "only its chunk, n/R elements, on `across`."),
+        Hint("one rank carries it all", s.kind("one rank", "one node"),
+             "one rank does what its node could share: the sums are right, but only one link of each node works. "
+             "After reduce-scatter every rank has a chunk to take across."),
         s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

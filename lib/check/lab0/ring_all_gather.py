@@ -10,7 +10,7 @@ from lib.check.cases import ALONE, GROUPS, GROUPS_SAY, WORLD, Case, own, owner
 from lib.check.claims import claim, each, kept, left_alone, new, values
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import narrowed, rounded_words, two
-from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.left_out import BUILT
 from lib.check.traffic import elements, ring
 from lib.collectives.ring import ring_all_gather
 
@@ -76,12 +76,7 @@ def _owners(fits):
 
 CALLS = Calls(CASES, _give, _whole, fills="out", by_name=("out",))
 EXERCISE = Exercise(
-    name="ring_all_gather",
-    reference=ring_all_gather,
-    measure=CALLS,
-    worlds=(WORLD,),
-    may_call=s.P2P,
-    leaves_out=FUNCTION | NOTHING_GIVEN,
+    name="ring_all_gather", reference=ring_all_gather, measure=CALLS, worlds=(WORLD,), may_call=s.P2P, leaves_out=BUILT,
     claims=(
         claim("every chunk, in rank order", 6, f"{GROUPS_SAY}; n = 0 to 1000; with and without out",
               values(CALLS, _explain, "the whole"), left_alone(CASES, "chunk"), each(CASES, _returns_out), new(CASES),
@@ -92,52 +87,29 @@ EXERCISE = Exercise(
     ),
     hints=(
         s.BUILT_IN, s.RETURNED_NONE, s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW, s.WRONG_DTYPE, s.nothing_there(CASES),
-        Hint(
-            "out not filled",
-            s.kind("out"),
-            "when `out` is given, the chunks belong into it; return `out` itself. Only for out=None make a new tensor.",
-        ),
-        Hint(
-            "one buffer for all",
-            _owners(lambda o, r, n: n > 2 and {x for i, x in enumerate(o) if i != r} == {(r + 1) % n}),
-            "in all the others' places lies the chunk that came last: you receive into one buffer again and again "
-            "and keep references to it. Receive each chunk into its own place in `out`.",
-        ),
-        Hint(
-            "order of arrival",
-            _owners(lambda o, r, n: sorted(map(str, o)) == sorted(map(str, range(n)))),
-            "all chunks are there, in the order in which they came. What arrives in round s is chunk (r - 1 - s) mod "
-            "N.",
-        ),
+        Hint("out not filled", s.kind("out"),
+             "when `out` is given, the chunks belong in it; return `out` itself. Only for out=None make a new tensor."),
+        Hint("one buffer for all",
+             _owners(lambda o, r, n: n > 2 and {x for i, x in enumerate(o) if i != r} == {(r + 1) % n}),
+             "in all the others' places lies the chunk that came last: you receive into one buffer again and again "
+             "and keep references to it. Receive each chunk into its own place in `out`."),
+        Hint("order of arrival", _owners(lambda o, r, n: sorted(map(str, o)) == sorted(map(str, range(n)))),
+             "all chunks are there, in the order in which they came. What arrives in round s is chunk (r - 1 - s) "
+             "mod N."),
         s.remainder_hint(CASES),
-        Hint(
-            "a round too few",
-            _owners(lambda o, r, n: None in o),
-            "a chunk travels N-1 steps to reach everybody. Is your own chunk copied into its place, are there N-1 "
-            "rounds, and does what comes in the last one land?",
-        ),
-        Hint(
-            "the same chunk every round",
-            s.kind("value"),
-            "in round s pass on what arrived in round s-1, chunk (r - s) mod N, and not your own again.",
-        ),
+        Hint("a round too few", _owners(lambda o, r, n: None in o),
+             "a chunk travels N-1 steps to reach everybody. Is your own chunk copied into its place, are there N-1 "
+             "rounds, and does what comes in the last one land?"),
+        Hint("the same chunk every round", s.kind("value"),
+             "in round s pass on what arrived in round s-1, chunk (r - s) mod N, and not your own again."),
         s.NOT_PAIRED,
-        Hint(
-            "the parcel is the input",
-            s.kind("input"),
-            "you receive into the chunk that you were given. The caller still needs it.",
-        ),
-        Hint(
-            "all that it has, every round",
-            s.kind("elements"),
-            "each message holds one chunk, the one that came last; what you had before, your neighbour has had too.",
-        ),
-        Hint(
-            "not a ring",
-            s.kind("neighbours"),
-            "sending your chunk to everybody yourself costs as many elements, but uses every link; a ring passes it "
-            "on.",
-        ),
+        Hint("the parcel is the input", s.kind("input"),
+             "you receive into the chunk that you were given. The caller still needs it."),
+        Hint("all that it has, every round", s.kind("elements"),
+             "each message holds one chunk, the one that came last; what you had before, your neighbour has had too."),
+        Hint("not a ring", s.kind("neighbours"),
+             "sending your chunk to everybody yourself costs as many elements, but uses every link; a ring passes it "
+             "on."),
         s.alone(CASES), s.SHARED, s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

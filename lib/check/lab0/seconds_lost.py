@@ -8,6 +8,7 @@ from math import isclose, isfinite
 from lib.check import symptoms as s
 from lib.check.claims import claim, is_number
 from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.left_out import but
 from lib.check.pure import LEAVES_OUT, NOTHING, asked, each
 from lib.cost.strategies import CARD, NVLINK, SITUATIONS, Cluster, Model, seconds_lost
 
@@ -84,15 +85,12 @@ def _judge(names, judge):
 
 
 def _wrong_in(way, text):
-    return Hint(f"seconds of {way}", s.both(s.kind("seconds"), s.fact("way", way)), text)
+    return Hint(f"seconds of {way}", s.kind("seconds", way=way), text)
 
 
 EXERCISE = Exercise(
-    name="seconds_lost",
-    reference=seconds_lost,
-    measure=_measure,
-    worlds=(),
-    leaves_out={name: why for name, why in LEAVES_OUT.items() if name not in ("given used", "again")},
+    name="seconds_lost", reference=seconds_lost, measure=_measure, worlds=(),
+    leaves_out=but(LEAVES_OUT, "given used", "again"),
     claims=(
         claim("what fits", 4, "the six situations", _judge(SITUATIONS, _fits)),
         claim("data and sharded", 2, "seconds, within 1 %", _judge(SITUATIONS, _seconds("data", "sharded"))),
@@ -101,22 +99,16 @@ EXERCISE = Exercise(
         claim("any model and cluster", 1, "8 others, at the edge of what fits", _judge(OTHERS, _seconds(*WAYS))),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "a dict of six formulas, and then only those that fit."),
+        s.CALLED_LIB.saying("a dict of six formulas, and then only those that fit."),
         NOTHING,
         Hint("not the six", s.kind("unknown"), "copy the names from the table: the check looks for these words."),
         Hint("not a dict of numbers", s.kind("form"), "return {strategy: seconds}, seconds as a float."),
-        Hint(
-            "leaves out what fits",
-            s.both(s.kind("fits"), s.fact("missing")),
-            "16 bytes per parameter, divided as the table says, may be as much as the memory; as many stages as layers "
-            "and as many copies as sequences are allowed, too.",
-        ),
-        Hint(
-            "takes what does not fit",
-            s.both(s.kind("fits"), s.fact("more")),
-            "three rules: the state, divided as the table says, is in a GPU's memory; no more stages than layers; no "
-            "more copies of the model than sequences.",
-        ),
+        Hint("leaves out what fits", s.kind("fits", missing=True),
+             "16 bytes per parameter, divided as the table says, may be as much as the memory; as many stages as "
+             "layers and as many copies as sequences are allowed, too."),
+        Hint("takes what does not fit", s.kind("fits", more=True),
+             "three rules: the state, divided as the table says, is in a GPU's memory; no more stages than layers; "
+             "no more copies of the model than sequences."),
         _wrong_in("data", "one all-reduce of 2W bytes over all N GPUs; of several nodes, over the slower link."),
         _wrong_in("sharded", "three halves of a ring: the weights are gathered twice, the gradients reduced once."),
         _wrong_in("tensor", "for each layer and each sequence 4 all-reduces of A bytes, over all N GPUs."),
@@ -152,8 +144,7 @@ MISTAKES = (
             "two all-reduces of a layer are forward's, and two backward's."),
     Mistake("one sequence", edit("True, 4 * L * batch", "True, 4 * L"),
             "each sequence has activations of its own: 4 all-reduces per layer and sequence."),
-    Mistake("elements", edit("2 * model.sequence", "model.sequence"),
-            "A is in bytes: two for each of s h numbers."),
+    Mistake("elements", edit("2 * model.sequence", "model.sequence"), "A is in bytes: two for each of s h numbers."),
     Mistake("forward only in the pipeline", edit("2 * batch * (across", "batch * (across"),
             "each activation comes back as a gradient: 2B messages."),
     Mistake("no idle time", edit(" + (p - 1) / batch * compute", ""),

@@ -10,7 +10,7 @@ from lib.check.cases import Case, own, seen
 from lib.check.claims import claim, form, kept, left_alone, new, values
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import narrowed, rounded_words
-from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.left_out import BUILT
 from lib.collectives.p2p import send_recv
 
 # name -> for a rank of N, whom it sends to and whom it hears from. Every rank does both.
@@ -77,12 +77,8 @@ def _source(fits):
 
 
 EXERCISE = Exercise(
-    name="send_recv",
-    reference=send_recv,
-    measure=CALLS,
-    worlds=(2, 3, 4, 5),
-    may_call=("send", "recv"),
-    leaves_out=FUNCTION | NOTHING_GIVEN | {"alone": "on one rank there is nobody to talk to; to itself is a case"},
+    name="send_recv", reference=send_recv, measure=CALLS, worlds=(2, 3, 4, 5), may_call=("send", "recv"),
+    leaves_out=BUILT | {"alone": "on one rank there is nobody to talk to; to itself is a case"},
     claims=(
         claim("what arrives is what was sent", 6, "2, 3, 4, 5 ranks; neighbours, two away, reversed",
               values(CALLS, _explain)),
@@ -91,73 +87,37 @@ EXERCISE = Exercise(
               left_alone(_cases), new(_cases), kept(_cases)),
     ),
     hints=(
-        Hint(
-            "everyone sends first",
-            s.all_wait_in("send"),
-            "here dist.send returns only when its receiver has posted a receive, and every rank is still in its send. "
-            "Post both at once with dist.batch_isend_irecv, and wait for them afterwards.",
-        ),
-        Hint(
-            "everyone receives first",
-            s.all_wait_in("recv"),
-            "dist.recv returns only when its message is there, and every rank is still in its receive. "
-            "Post both at once with dist.batch_isend_irecv, and wait for them afterwards.",
-        ),
-        Hint(
-            "a send that nobody waits for",
-            lambda p: p.kind == "timeout" and "recv" in s.failed(p).waits_in.values(),
-            "a rank waits for a message that another has begun to send and then left behind: it is on its way only "
-            "while its sender keeps it. Keep what dist.isend returns, and call .wait() on it before you return.",
-        ),
-        Hint(
-            "an order that only some patterns allow",
-            s.hung,
-            "your order of send and receive works for neighbours, but here two ranks that wait for each other chose "
-            "the same order. Compare the rank with `to`, or use dist.batch_isend_irecv, which needs no order.",
-        ),
-        Hint(
-            "a message to itself",
-            s.refused("to itself"),
-            "when `to` is the rank itself there is nobody to send to: return a copy.",
-        ),
+        Hint("everyone sends first", s.all_wait_in("send"),
+             "here dist.send returns only when its receiver has posted a receive, and every rank is still in its "
+             "send. Post both at once with dist.batch_isend_irecv, and wait for them afterwards."),
+        Hint("everyone receives first", s.all_wait_in("recv"),
+             "dist.recv returns only when its message is there, and every rank is still in its receive. Post both at "
+             "once with dist.batch_isend_irecv, and wait for them afterwards."),
+        Hint("a send that nobody waits for", lambda p: p.kind == "timeout" and "recv" in s.failed(p).waits_in.values(),
+             "a rank waits for a message that another has begun to send and then left behind: it is on its way only "
+             "while its sender keeps it. Keep what dist.isend returns, and call .wait() on it before you return."),
+        Hint("an order that only some patterns allow", s.hung,
+             "your order of send and receive works for neighbours, but here two ranks that wait for each other chose "
+             "the same order. Compare the rank with `to`, or use dist.batch_isend_irecv, which needs no order."),
+        Hint("a message to itself", s.refused("to itself"),
+             "when `to` is the rank itself there is nobody to send to: return a copy."),
         s.NARROW,
-        Hint(
-            "the wrong direction",
-            _source(lambda f: f["source"] == f["to"]),
-            "`to` is who gets your tensor, `frm` is whose tensor you get; they are swapped.",
-        ),
-        Hint(
-            "nothing was received",
-            _source(lambda f: f["source"] == f["rank"]),
-            "you return your own tensor. Receive into a new one, torch.empty_like(tensor), and return that.",
-        ),
-        Hint(
-            "nothing was written",
-            _source(lambda f: f["source"] is None),
-            "the tensor you return was not filled by the receive. With dist.irecv or a batch, wait for every work "
-            "before you return.",
-        ),
-        Hint(
-            "a buffer of the wrong form",
-            s.kind("form", "mismatch"),
-            "the buffer you receive into has another shape or dtype than what is sent: torch.empty_like(tensor).",
-        ),
-        Hint(
-            "received into the input",
-            s.kind("input"),
-            "you receive into the tensor you were given; the caller still needs it. Use torch.empty_like(tensor).",
-        ),
-        Hint(
-            "called what it builds",
-            s.kind("built-in"),
-            "here you may use only dist.batch_isend_irecv, dist.isend, dist.irecv, dist.send and dist.recv.",
-        ),
-        Hint(
-            "sent more than needed",
-            s.both(s.kind("elements"), s.fact("more")),
-            "one message to `to` is enough; a copy to itself needs none.",
-        ),
-        Hint("nothing returned", s.kind("returned"), "the function must end with `return out`."),
+        Hint("the wrong direction", _source(lambda f: f["source"] == f["to"]),
+             "`to` is who gets your tensor, `frm` is whose tensor you get; they are swapped."),
+        Hint("nothing was received", _source(lambda f: f["source"] == f["rank"]),
+             "you return your own tensor. Receive into a new one, torch.empty_like(tensor), and return that."),
+        Hint("nothing was written", _source(lambda f: f["source"] is None),
+             "the tensor you return was not filled by the receive. With dist.irecv or a batch, wait for every work "
+             "before you return."),
+        Hint("a buffer of the wrong form", s.kind("form", "mismatch"),
+             "the buffer you receive into has another shape or dtype than what is sent: torch.empty_like(tensor)."),
+        Hint("received into the input", s.kind("input"),
+             "you receive into the tensor you were given; the caller still needs it. Use torch.empty_like(tensor)."),
+        s.BUILT_IN.saying(
+            "here you may use only dist.batch_isend_irecv, dist.isend, dist.irecv, dist.send and dist.recv."),
+        Hint("sent more than needed", s.kind("elements", more=True),
+             "one message to `to` is enough; a copy to itself needs none."),
+        s.RETURNED_NONE.saying("the function must end with `return out`."),
         s.SHARED, s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

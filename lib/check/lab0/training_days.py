@@ -3,7 +3,7 @@
 from lib.check import symptoms as s
 from lib.check.claims import claim, numbers
 from lib.check.exercise import Exercise, Hint
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS
 from lib.cost.compute import training_days
 
 GPT3 = (175e9, 300e9, 1024, 140e12, True)  # Narayanan et al. 2021, section 5.1
@@ -30,12 +30,7 @@ def _rounded(p):
 
 
 EXERCISE = Exercise(
-    name="training_days",
-    reference=training_days,
-    measure=_measure,
-    worlds=(),
-    bonus=True,
-    leaves_out=NO_RANKS,
+    name="training_days", reference=training_days, measure=_measure, worlds=(), bonus=True, leaves_out=NO_RANKS,
     claims=(
         claim("GPT-3 on 1024 A100", 2, "300 billion tokens, 140 TFLOP/s each: 34 days", _of(GPT3)),
         claim("without recomputation", 1, "25 days", _of(NOT_RECOMPUTED)),
@@ -44,15 +39,12 @@ EXERCISE = Exercise(
     hints=(
         Hint("rounded", _rounded, "this looks rounded. Return the number as it is; round when you print it."),
         s.NO_NUMBER,
-        Hint(
-            "not the operations of a step",
-            s.kind("value"),
-            "count: operations per parameter and token (2 forward, 4 backward, 2 more with recomputation), times "
-            "parameters and tokens; divided by what all GPUs do in a second, and by the seconds of a day.",
-        ),
+        Hint("not the operations of a step", s.kind("value"),
+             "count: operations per parameter and token (2 forward, 4 backward, 2 more with recomputation), times "
+             "parameters and tokens; divided by what all GPUs do in a second, and by the seconds of a day."),
         *s.ANYWHERE,
     ),
-)
+)  # fmt: skip
 
 ### BEGIN MISTAKES
 from lib.check.mistakes import Mistake  # noqa: E402
@@ -107,21 +99,14 @@ MISTAKES = (
         "each weight is used in a multiplication and an addition: 2 operations.",
         3, 4,
     ),
-    *_times(
-        "another unit of time",
-        "operations divided by operations per second are seconds; a day has 24 * 60 * 60 of them.",
-        86400, 24 * 60, 24, 60, 3600, 1 / 24, 1 / 30, 1 / 7,
-    ),
+    *_times("another unit of time",
+            "operations divided by operations per second are seconds; a day has 24 * 60 * 60 of them.", 86400, 24 * 60,
+            24, 60, 3600, 1 / 24, 1 / 30, 1 / 7),
     *_times("one GPU", "that is one GPU's time. All of them work at once.", lambda P, T, gpus, flops, again: gpus),
-    *_times(
-        "multiplied by the GPUs",
-        "you multiply by the number of GPUs: more of them would take longer. Divide.",
-        lambda P, T, gpus, flops, again: gpus**2,
-    ),
-    *_times(
-        "FLOP/s taken as TFLOP/s",
-        "`flops_per_gpu` is in operations per second, 140e12 for 140 TFLOP/s; no further factor is needed.",
-        1e12, 1e-12, 1e9, 1e-9,
-    ),
+    *_times("multiplied by the GPUs", "you multiply by the number of GPUs: more of them would take longer. Divide.",
+            lambda P, T, gpus, flops, again: gpus**2),
+    *_times("FLOP/s taken as TFLOP/s",
+            "`flops_per_gpu` is in operations per second, 140e12 for 140 TFLOP/s; no further factor is needed.", 1e12,
+            1e-12, 1e9, 1e-9),
 )  # fmt: skip
 ### END MISTAKES

@@ -14,20 +14,17 @@ from torch import nn
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import called, form_of, in_step
+from lib.check.cases import Setting, called, form_of, in_step
 from lib.check.claims import claim, each, element, kept
 from lib.check.comm import COLLECTIVES
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import fraction, shares, two
 from lib.check.lab1 import models
-from lib.check.lab1.means import GROUPS, WORLD, Step
+from lib.check.lab1.means import GROUPS, WORLD
 from lib.data_parallel import accumulate
 
 KS = {"1 micro-batch": 1, "2 micro-batches": 2, "4 micro-batches": 4}
-CASES = (
-    *(Step(GROUPS[0], what=what) for what in KS),
-    Step(GROUPS[0], what="2 micro-batches", again=1),
-)
+CASES = (*(Setting(GROUPS[0], what=what) for what in KS), Setting(GROUPS[0], what="2 micro-batches", again=1))
 EVENTS = ("forward", "backward alone", "backward", "average")
 
 
@@ -156,10 +153,7 @@ def _missing(p):
 
 
 EXERCISE = Exercise(
-    name="accumulate",
-    reference=accumulate,
-    measure=_measure,
-    worlds=(WORLD,),
+    name="accumulate", reference=accumulate, measure=_measure, worlds=(WORLD,),
     may_call=(*COLLECTIVES, "accumulate.average_gradients"),
     leaves_out={
         "precise": "the model sends, and a loss may be added up in float32",
@@ -167,32 +161,27 @@ EXERCISE = Exercise(
         "alone": "it takes no group: the model alone knows its ranks",
         "generators": "the notebook gives a list of micro-batches",
         "memory": "what each backward frees is torch's; that it follows its forward is a claim",
-        "attributes": "a function has none",
     },
     claims=(
         claim("gradient of the whole batch", 5, "4 ranks; k = 1, 2, 4 micro-batches", each(CASES, _gradients)),
         claim("the mean loss", 2, "over the rank's micro-batches, detached", each(CASES, _loss), kept(CASES)),
-        claim(
-            "one exchange, whatever k", 3, "no_sync for the first k-1; average_gradients once",
-            each(CASES, _one_exchange),
-        ),
+        claim("one exchange, whatever k", 3, "no_sync for the first k-1; average_gradients once",
+              each(CASES, _one_exchange)),
     ),
     hints=(
-        Hint("called what it builds", s.kind("built-in"),
-             "build it from the model's `no_sync` and `average_gradients`."),
-        Hint("not averaged over ranks", s.both(s.kind("value"), s.fact("local")),
+        s.BUILT_IN.saying("build it from the model's `no_sync` and `average_gradients`."),
+        Hint("not averaged over ranks", s.kind("value", local=True),
              "each rank still has its own gradient: call model.average_gradients() after the last backward."),
         Hint("a micro-batch is missing", _missing,
              "every micro-batch needs its backward, the last one too, and all before average_gradients()."),
         Hint("unequal shares", s.kind("value"),
              "every micro-batch counts alike, 1/k: average over the ranks once, when all gradients have been added."),
-        Hint("nothing returned", s.both(s.kind("returned"), s.fact("got", "None")),
-             "end with `return` of the mean loss."),
-        Hint("a plain number", s.both(s.kind("returned"), s.fact("float")),
+        s.NO_NUMBER.saying("end with `return` of the mean loss."),
+        Hint("a plain number", s.kind("returned", float=True),
              "return the loss as a tensor, (): the cells below ask for its .item(). loss.detach() has no graph."),
-        Hint("the sum of the losses", s.both(s.kind("loss"), s.fact("sum")),
+        Hint("the sum of the losses", s.kind("loss", sum=True),
              "that is the sum over micro-batches: divide by k, so that losses can be compared whatever k is."),
-        Hint("the last loss only", s.both(s.kind("loss"), s.fact("last")),
+        Hint("the last loss only", s.kind("loss", last=True),
              "that is the last micro-batch's. Add up the losses of all k."),
         Hint("another loss", s.kind("loss", "returned"),
              "return one number, the mean of this rank's k losses; nothing has to be sent for it."),

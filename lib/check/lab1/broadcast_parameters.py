@@ -6,11 +6,11 @@ from torch import nn
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import FINE, called, form_of, groups_of, in_step, is_a, seen
+from lib.check.cases import FINE, Setting, called, form_of, groups_of, in_step, is_a, seen
 from lib.check.claims import claim, each, element
 from lib.check.comm import COLLECTIVES
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, Step
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
 from lib.check.lab1.models import Small
 from lib.data_parallel import replicate
 
@@ -40,7 +40,7 @@ def _model(case, rank):
 EMPTY = _Model(0)
 SIZE = sum(tensor.numel() for tensor in _tensors(EMPTY).values())
 BUFFERS = {name for name, _ in EMPTY.named_buffers()}
-CASES = (*(Step(members, SIZE) for members in (*GROUPS, ALONE)), Step(GROUPS[0], SIZE, again=1))
+CASES = (*(Setting(members, SIZE) for members in (*GROUPS, ALONE)), Setting(GROUPS[0], SIZE, again=1))
 
 
 def _measure(fn):
@@ -119,10 +119,7 @@ def _off(fits):
 
 
 EXERCISE = Exercise(
-    name="broadcast_parameters",
-    reference=replicate.broadcast_parameters,
-    measure=_measure,
-    worlds=(WORLD,),
+    name="broadcast_parameters", reference=replicate.broadcast_parameters, measure=_measure, worlds=(WORLD,),
     may_call=COLLECTIVES,
     leaves_out={
         "under way": "a function that returns when it is done, and has no backward",
@@ -131,7 +128,6 @@ EXERCISE = Exercise(
         "returned": "it returns nothing: the module holds the result",
         "given used": "no function is given to it",
         "memory": "one tensor after the other or all at once: the docstring leaves it open",
-        "attributes": "a function has none",
     },
     claims=(
         claim("rank 0's model on every rank", 3, f"1 rank, {GROUPS_SAY}; tied, frozen, buffers", each(CASES, _arrives)),
@@ -139,7 +135,7 @@ EXERCISE = Exercise(
         claim("elements on the wire", 2, "(N-1)n over all ranks", _elements),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "build it from collectives.broadcast or dist.broadcast."),
+        s.CALLED_LIB.saying("build it from collectives.broadcast or dist.broadcast."),
         Hint("a root of the world, not of the group", s.refused("outside the group"),
             "dist.broadcast's src is a rank of the world. Rank 0 of the group is group_src=0, or use "
             "collectives.broadcast(tensor, 0, group)."),

@@ -8,7 +8,7 @@ from lib.check.claims import claim, each, kept
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.lab1 import means, models, plan_buckets
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, IDLE, WORLD, value
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, IDLE, WORLD
 from lib.check.traffic import fitting, only_calls
 from lib.data_parallel import bucketed
 
@@ -46,53 +46,41 @@ def _raised_after_the_sum(p):
 
 
 REDUCE_BUCKET = Exercise(
-    name="reduce_bucket",
-    reference=bucketed.reduce_bucket,
-    measure=means.Averaging(CASES, _model, _bucket),
-    worlds=(WORLD,),
-    may_call=("means.given", *MAY_CALL),
+    name="reduce_bucket", reference=bucketed.reduce_bucket, measure=means.Averaging(CASES, _model, _bucket),
+    worlds=(WORLD,), may_call=("means.given", *MAY_CALL),
     leaves_out={
         "under way": "it returns when the mean is there: no two calls are under way",
         "generators": "the notebook gives it lists, the buckets of a plan",
         "returned": "it returns nothing: the caller's gradients hold the result",
         "memory": "one flat copy of a bucket is what it is there for",
-        "attributes": "a function has none",
     },
     claims=(
-        claim(
-            "the mean in every .grad",
-            6,
-            f"1 rank, {GROUPS_SAY}; unused, not contiguous ones",
-            fitting(CASES), means.as_found(CASES), kept(CASES),
-        ),
-        claim(
-            "one all-reduce per bucket",
-            3,
-            "of one flat tensor of exactly n elements",
-            only_calls(CASES, lambda case, rank: [("all_reduce", "", case.n)]), each(CASES, _flat),
-        ),
+        claim("the mean in every .grad", 6, f"1 rank, {GROUPS_SAY}; unused, not contiguous ones", fitting(CASES),
+              means.as_found(CASES), kept(CASES)),
+        claim("one all-reduce per bucket", 3, "of one flat tensor of exactly n elements",
+              only_calls(CASES, lambda case, rank: [("all_reduce", "", case.n)]), each(CASES, _flat)),
         claim("parameters left alone", 1, "only .grad changes", means.untouched(CASES)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "build it from the all_reduce that the function is given."),
+        s.CALLED_LIB.saying("build it from the all_reduce that the function is given."),
         s.NO_GROUP,
         Hint("the parameter, not its gradient", s.either(s.kind("touched"), s.fact("touched")),
              "a parameter itself has changed. Gradients are averaged, p.grad; it is the optimizer that changes p."),
         means.NOT_DIVIDED,
         means.DIVIDED_TWICE,
         means.WORLD_SIZE,
-        Hint("another divisor", value("factor"),
+        Hint("another divisor", s.kind("value", factor=True),
              "the sum is right, but divided by another number than N, the group's number of ranks."),
         Hint("what all_reduce returns", s.both(s.refused("None"), _raised_after_the_sum),
              "all_reduce(tensor, group) sums in place, and need not return anything: use the tensor that you gave it."),
         Hint("a copy of a gradient that is not contiguous",
-             s.either(lambda p: value("own")(p) and p.facts["name"] == ODD,
+             s.either(lambda p: p.kind == "value" and p.fact("own") and p.facts["name"] == ODD,
                       s.both(s.raised("RuntimeError"), lambda p: not _raised_after_the_sum(p))),
              "a transposed gradient has no flat view: .view fails, and .reshape(-1) or .flatten() is a copy, so that "
              "what is written there is lost. Write back with p.grad.copy_(piece.view_as(p.grad))."),
-        Hint("never written back", value("own"),
+        Hint("never written back", s.kind("value", own=True),
              "the flat tensor is a copy: after the all-reduce each piece must be copied back, p.grad.copy_(piece)."),
-        Hint("a parameter without gradient", s.either(value("absent"), s.refused("None")),
+        Hint("a parameter without gradient", s.either(s.kind("value", absent=True), s.refused("None")),
              "where this rank did not use a parameter, p.grad is None. It contributes zeros, and must hold the mean "
              "afterwards, or the ranks' models part: p.grad = torch.zeros_like(p)."),
         Hint("an op for all_reduce", s.raised("TypeError"),

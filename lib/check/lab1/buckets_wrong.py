@@ -8,10 +8,8 @@ SIZES = "parameter.numel() * parameter.element_size() for parameter in parameter
 BYTES = "the capacity is in bytes: p.numel() * p.element_size()."
 
 PLAN_BUCKETS = (
-    Mistake(
-        "the large ones left out",
-        edit(REVERSED, "parameters = [p for p in parameters if p.nbytes <= capacity][::-1]"),
-    ),
+    Mistake("the large ones left out",
+            edit(REVERSED, "parameters = [p for p in parameters if p.nbytes <= capacity][::-1]")),
     Mistake("forward order", edit(REVERSED, "parameters = list(parameters)")),
     Mistake("the order of the buckets", edit("sorted(buckets, key=lambda bucket: last[id(bucket)])", "buckets")),
     Mistake("elements for bytes", edit(SIZES, "parameter.numel() for parameter in parameters"), BYTES),
@@ -22,7 +20,7 @@ PLAN_BUCKETS = (
     Mistake("one each", edit(WITHOUT_A_BUCKET, "if True:")),
     Mistake("closed too early", edit("nbytes > room[kind]", "nbytes >= room[kind]")),
     Mistake("turned round in place", edit(REVERSED, "parameters.reverse()")),
-)
+)  # fmt: skip
 DIVIDE, UNFLATTEN = "flat /= dist.get_world_size(group)", "unflatten(flat, gradients)"
 GRADIENTS = "[gradient(parameter) for parameter in parameters]"
 REDUCE_BUCKET = (
@@ -34,15 +32,13 @@ REDUCE_BUCKET = (
     Mistake("pieces in the wrong places", edit(UNFLATTEN, "unflatten(flat, gradients[::-1])")),
     Mistake("the parameter, not its gradient", edit("flat = flatten(gradients)", "flat = flatten(parameters)")),
     Mistake("the parameter, not its gradient", edit(UNFLATTEN, "unflatten(flat, gradients); parameters[0].add_(1)")),
-    Mistake(
-        "sizes that differ between ranks",
-        edit(GRADIENTS, "[parameter.grad for parameter in parameters if parameter.grad is not None]"),
-    ),
+    Mistake("sizes that differ between ranks",
+            edit(GRADIENTS, "[parameter.grad for parameter in parameters if parameter.grad is not None]")),
     Mistake("a parameter without gradient", edit(GRADIENTS, "[parameter.grad for parameter in parameters]")),
     Mistake("what all_reduce returns", edit("all_reduce(flat, group)", "flat = all_reduce(flat, group)")),
     Mistake("the group is not passed on", edit("all_reduce(flat, group)", "all_reduce(flat)")),
     Mistake("an op for all_reduce", edit("all_reduce(flat, group)", "all_reduce(flat, group, op=dist.ReduceOp.AVG)")),
     Mistake("not the all_reduce it was given", edit("all_reduce(flat, group)", "collectives.all_reduce(flat, group)")),
     Mistake("rounded on the way", edit("flat = flatten(gradients)", "flat = flatten(gradients).float()")),
-)
+)  # fmt: skip
 MISTAKES = {"plan_buckets": PLAN_BUCKETS, "reduce_bucket": REDUCE_BUCKET}

@@ -6,6 +6,7 @@ from math import isclose, isfinite
 from lib.check import symptoms as s
 from lib.check.claims import claim, is_number
 from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.left_out import but
 from lib.check.pure import CHANGED, LEAVES_OUT, NOTHING, asked, each, left_alone
 from lib.cost.exposed import exposed_seconds
 
@@ -82,12 +83,8 @@ def _case(*names):
 
 
 EXERCISE = Exercise(
-    name="exposed_seconds",
-    reference=exposed_seconds,
-    measure=_measure,
-    worlds=(),
-    bonus=True,
-    leaves_out={name: why for name, why in LEAVES_OUT.items() if name not in ("given used", "again", "empty rank")}
+    name="exposed_seconds", reference=exposed_seconds, measure=_measure, worlds=(), bonus=True,
+    leaves_out=but(LEAVES_OUT, "given used", "again", "empty rank")
     | {"given used": "no function is given to it", "again": "a number of numbers, called in many cases",
        "empty rank": "there are no ranks; empty lists are cases", "returned": "a number"},
     claims=(
@@ -97,13 +94,13 @@ EXERCISE = Exercise(
         claim("any lists", 1, "not sorted, touching, empty, many; left as they were", _judge(ANY), left_alone(str)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "sort the ends of all intervals, and walk from one to the next."),
+        s.CALLED_LIB.saying("sort the ends of all intervals, and walk from one to the next."),
         NOTHING,
         Hint("not a number", s.kind("form"), "return the seconds, one float."),
         Hint("nothing to look at", s.both(s.kind("raised"), _case("no compute", "no messages", "nothing")),
              "either list may be empty: without messages nothing is exposed, without compute all of them are."),
         CHANGED,
-        Hint("less than nothing", s.both(s.kind("value"), s.fact("negative")),
+        Hint("less than nothing", s.kind("value", negative=True),
              "a second of a message is hidden once, however much computes in it."),
         Hint("more than all messages", s.both(s.kind("value"), s.fact("too many")),
              "seconds in which two messages are under way are seconds of one: count the time, not the messages."),

@@ -196,10 +196,7 @@ def _after(*steps):
 
 
 EXERCISE = Exercise(
-    name="LossScaler",
-    reference=loss_scaler.LossScaler,
-    measure=_measure,
-    worlds=(WORLD,),
+    name="LossScaler", reference=loss_scaler.LossScaler, measure=_measure, worlds=(WORLD,),
     may_call=(*MAY_CALL, "loss_scaler.given"),
     leaves_out={
         "precise": "powers of two, which no type rounds, and a flag on the wire",
@@ -215,8 +212,8 @@ EXERCISE = Exercise(
         claim("one number on the wire", 2, "one all-reduce of one element a step", _one_each),
     ),
     hints=(
-        Hint("called what it builds", s.kind("built-in"),
-             "build it yourself: multiply the loss, divide the gradients, all_reduce whether there was an overflow."),
+        s.BUILT_IN.saying(
+            "build it yourself: multiply the loss, divide the gradients, all_reduce whether there was an overflow."),
         Hint("no scale", s.kind("attribute"), "keep the scale in self.scale: later cells, and a checkpoint, read it."),
         Hint("the loss is not scaled", s.kind("scaled"),
              "scale_loss returns the loss times self.scale, a tensor with its graph: backward starts from it."),
@@ -225,12 +222,11 @@ EXERCISE = Exercise(
         s.NO_GROUP,
         Hint("only some ranks ask", s.kind("clash"),
              "every rank must take part in the all-reduce in every step, whatever its own gradients are."),
-        Hint("the first parameter group only", s.both(s.kind("gradient"), s.fact("group"), s.fact("factor", 1.0)),
+        Hint("the first parameter group only", s.kind("gradient", group=True, factor=1.0),
              "an optimizer may have several groups: loop over all of optimizer.param_groups."),
-        Hint("not unscaled", s.both(s.kind("gradient"), s.fact("factor", 1.0)),
+        Hint("not unscaled", s.kind("gradient", factor=1.0),
              "backward left S * g in .grad. Divide every gradient by the scale before optimizer.step()."),
-        Hint("unscaled twice", s.both(s.kind("gradient"), s.fact("twice", 1.0)),
-             "the gradients are divided by S once too often."),
+        Hint("unscaled twice", s.kind("gradient", twice=1.0), "the gradients are divided by S once too often."),
         Hint("unscaled with the next scale", s.kind("gradient"),
              "the gradients carry the scale that the loss was multiplied by. Divide by it first, change self.scale "
              "last."),
@@ -255,7 +251,7 @@ EXERCISE = Exercise(
              "skip means: do not call the optimizer, and change neither parameters nor its state."),
         Hint("not whether it stepped", s.kind("returned"),
              "return True where the step was made, False where it was skipped: a bool, the same on every rank."),
-        Hint("ranks with different scales", s.both(s.kind("scale"), s.fact("apart")),
+        Hint("ranks with different scales", s.kind("scale", apart=True),
              "ranks must change the scale together: decide by the sum over ranks, not by the rank's own gradients."),
         Hint("grows in every step", _after(0),
              "count good steps, and multiply by growth only when there have been growth_interval of them."),

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from lib.check.lab1.means import ALONE, GROUPS, Step
+from lib.check.cases import Setting
+from lib.check.lab1.means import ALONE, GROUPS
 
 GOOD, OVERFLOW, SCALE = "no overflow", "overflows", "scale"
 INTERVAL = {GOOD: 1000, OVERFLOW: 1000, SCALE: 2}
@@ -42,9 +43,9 @@ STEPS = {  # None: a good step
 }  # fmt: skip
 AFTER = (8.0, 32.0, 32.0, 16.0, 16.0, 64.0, 32.0, 16.0, 16.0, 64.0)  # S after each step of the run "scale"
 CASES = (
-    Step(GROUPS[0], what=GOOD, dtype=torch.float16),  # a flag: no dtype is too narrow for it
-    *(Step(members, what=OVERFLOW, dtype=torch.float16) for members in (*GROUPS, ALONE)),
-    Step(GROUPS[0], what=SCALE, dtype=torch.float16),
+    Setting(GROUPS[0], what=GOOD, dtype=torch.float16),  # a flag: no dtype is too narrow for it
+    *(Setting(members, what=OVERFLOW, dtype=torch.float16) for members in (*GROUPS, ALONE)),
+    Setting(GROUPS[0], what=SCALE, dtype=torch.float16),
 )
 
 

@@ -17,10 +17,8 @@ MISTAKES = (
     Mistake("another all-reduce", edit(SUM, f"collectives.{SUM}")),
     Mistake("not unscaled", edit(UNSCALE, "pass")),
     Mistake("unscaled twice", edit(UNSCALE, "gradient.div_(self.scale**2)")),
-    Mistake(
-        "unscaled with the next scale",
-        edit(GOOD_STEP, "optimizer.step()").then(UNSCALE_ALL, f"self._count_good_step()\n        {UNSCALE_ALL}"),
-    ),
+    Mistake("unscaled with the next scale",
+            edit(GOOD_STEP, "optimizer.step()").then(UNSCALE_ALL, f"self._count_good_step()\n        {UNSCALE_ALL}")),
     Mistake("nan is not seen", edit(FINITE, "gradient.isinf().any()")),
     Mistake("-inf is not seen", edit(FINITE, "((gradient > 65504) | gradient.isnan()).any()")),
     Mistake("not every gradient is looked at", edit(LOOK, "for gradient in gradients[:1]:\n            overflow")),
@@ -29,13 +27,9 @@ MISTAKES = (
     Mistake("grows in every step", edit(GROW, "if True:")),
     Mistake("does not grow in time", edit(GROW, "if False:")),
     Mistake("does not grow in time", edit(GROW, "if self.good_steps > self.growth_interval:")),
-    Mistake(
-        "the count goes on after growth",
-        edit("self.scale *= self.growth\n            self.good_steps = 0", "self.scale *= self.growth"),
-    ),
+    Mistake("the count goes on after growth",
+            edit("self.scale *= self.growth\n            self.good_steps = 0", "self.scale *= self.growth")),
     Mistake("not lowered", edit("self.scale *= self.backoff", "pass")),
-    Mistake(
-        "the count goes on after an overflow",
-        edit("self.scale *= self.backoff\n        self.good_steps = 0", "self.scale *= self.backoff"),
-    ),
-)
+    Mistake("the count goes on after an overflow",
+            edit("self.scale *= self.backoff\n        self.good_steps = 0", "self.scale *= self.backoff")),
+)  # fmt: skip

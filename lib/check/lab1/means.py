@@ -23,27 +23,11 @@ ALONE = (2,)
 IDLE = "rank 0 without gradients"
 
 
-@dataclass(frozen=True)
-class Step(Case):
-    """A case of which neither elements nor dtype tell anything."""
-
-    @property
-    def name(self) -> str:
-        return ", ".join(filter(None, [self.group, self.what, "once more" if self.again else ""]))
-
-
-def value(*facts):
-    """A wrong gradient with these facts, those of `models.wrong_gradient`."""
-    return lambda p: p.kind == "value" and all(p.fact(name) for name in facts)
-
-
 def scaled(by):
     """The right mean times by(N)."""
 
-    def fits(p):
-        return value("factor")(p) and isclose(p.facts["factor"], by(p.facts["world_size"]), rel_tol=1e-9)
-
-    return fits
+    exactly = lambda p: isclose(p.facts["factor"], by(p.facts["world_size"]), rel_tol=1e-9)
+    return s.both(s.kind("value", factor=True), exactly)
 
 
 def as_found(cases):
@@ -134,16 +118,12 @@ def untouched(cases):
     return each(cases, judge)
 
 
-NOT_DIVIDED = Hint(
-    "not divided",
-    scaled(lambda N: N),
-    "all_reduce sums. The mean needs a division by the group's number of ranks, dist.get_world_size(group).",
-)
-DIVIDED_TWICE = Hint(
-    "divided twice",
-    scaled(lambda N: 1 / N),
-    "divide by N once, before the all-reduce or after it. (The loss is the mean over the rank's own shard: leave it.)",
-)
+NOT_DIVIDED = Hint("not divided", scaled(lambda N: N),
+                   "all_reduce sums. The mean needs a division by the group's number of ranks, "
+                   "dist.get_world_size(group).")  # fmt: skip
+DIVIDED_TWICE = Hint("divided twice", scaled(lambda N: 1 / N),
+                     "divide by N once, before the all-reduce or after it. (The loss is the mean over the rank's own "
+                     "shard: leave it.)")  # fmt: skip
 WORLD_SIZE = Hint(
     "the world's size, not the group's",
     scaled(lambda N: N / WORLD),

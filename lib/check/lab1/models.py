@@ -15,16 +15,15 @@ means over 2, 3 or 4 ranks. With g_r the gradient of rank r's shard, a wrong one
     c_r = 0               without rank r        c = 1/N^2      divided twice
 """
 
-from fractions import Fraction
 from itertools import pairwise
-from math import isfinite
 
 import torch
 from torch import nn
 
 from lib.check.cases import form_of, number
 from lib.check.exercise import Problem
-from lib.check.explain import narrowed, rounded_words, two
+from lib.check.explain import fraction, narrowed, rounded_words, two
+from lib.check.explain import shares as shares_of
 
 ROWS = 2  # of a shard
 WIDTHS = (3, 4, 5, 6, 7)  # of the chain: layers of 16, 25, 36 and 49 parameters
@@ -157,7 +156,7 @@ def explain(out, each, rank, facts):
         return f"It is {times(facts['factor'], N)}."
     if not out.any():
         return "It holds zeros."
-    shares = _shares(out, each)
+    shares = shares_of(out, each)
     if shares is None:
         return "It is no sum of the ranks' gradients."
     facts["own"] = [*shares] == [rank]
@@ -194,24 +193,6 @@ def _same(a, b):
 def _first(wrong):
     """The index of the first wrong element. A tuple"""
     return tuple(wrong.nonzero()[0].tolist())
-
-
-def _shares(out, each):
-    """{r: c_r} with out = sum_r c_r each[r], without those that are 0; None where there are no such c_r."""
-    used = [r for r, part in enumerate(each) if part.any()]
-    if not used:
-        return None
-    columns = torch.stack([each[r].flatten() for r in used], 1)  # (elements, ranks)
-    found = torch.linalg.lstsq(columns, out.flatten()[:, None]).solution[:, 0]  # (ranks,)
-    if not equal(columns @ found, out.flatten()):
-        return None
-    return {r: share for r, share in zip(used, found.tolist(), strict=True) if abs(share) > 1e-6}
-
-
-def fraction(value):
-    """3/4, or 0.7391 for what is no fraction of small numbers."""
-    near = Fraction(value).limit_denominator(64) if isfinite(value) else 0
-    return str(near) if abs(float(near) - value) < 1e-6 else f"{value:.4g}"
 
 
 def _draws(seed):

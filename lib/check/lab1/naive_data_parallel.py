@@ -4,21 +4,22 @@ average_gradients gets `model.parameters()` as it is, a generator.
 """
 
 from lib.check import symptoms as s
+from lib.check.cases import Setting
 from lib.check.claims import claim, kept
 from lib.check.comm import MAY_CALL
 from lib.check.exercise import Bundle, Exercise, Hint
 from lib.check.lab1 import broadcast_parameters, means, models
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, IDLE, WORLD, Step, value
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, IDLE, WORLD
 from lib.check.traffic import fitting, only_calls
 from lib.data_parallel import replicate
 
 N_ALL = sum(p.numel() for p in models.Small().parameters())
 N_TRAINED = sum(p.numel() for p in models.Small().parameters() if p.requires_grad)
 CASES = (
-    *(Step(members, N_TRAINED) for members in GROUPS),
-    Step(GROUPS[0], N_TRAINED, again=1),
-    Step(GROUPS[1], N_TRAINED, what=IDLE),
-    Step(ALONE, N_TRAINED),
+    *(Setting(members, N_TRAINED) for members in GROUPS),
+    Setting(GROUPS[0], N_TRAINED, again=1),
+    Setting(GROUPS[1], N_TRAINED, what=IDLE),
+    Setting(ALONE, N_TRAINED),
 )
 
 AVERAGING = means.Averaging(CASES, lambda: models.Small(0, models.FINE), lambda model: model.parameters(), models.FINE)
@@ -42,21 +43,21 @@ def _after_one_sum(p):
     return 0 < min(sum(e.op != "mark" for e in book.of(rank)) for rank in s.members(p)) <= 2
 
 
+def _absent_where_used(p):
+    return s.kind("value", absent=True)(p) and p.facts["rank"] not in p.facts["unused"]
+
+
 def _elements(p):
     return sum(elements for _, _, elements in p.facts["got"]) if p.kind == "calls" else 0
 
 
 AVERAGE_GRADIENTS = Exercise(
-    name="average_gradients",
-    reference=replicate.average_gradients,
-    measure=_measure,
-    worlds=(WORLD,),
+    name="average_gradients", reference=replicate.average_gradients, measure=_measure, worlds=(WORLD,),
     may_call=("means.given", *MAY_CALL),
     leaves_out={
         "under way": "it returns when the mean is there: no two calls are under way",
         "returned": "it returns nothing: the caller's gradients hold the result",
         "memory": "the docstring leaves open how much it sends at once",
-        "attributes": "a function has none",
     },
     claims=(
         claim("the mean in every .grad", 6, f"1 rank, {GROUPS_SAY}; tied, unused, frozen ones",
@@ -66,26 +67,25 @@ AVERAGE_GRADIENTS = Exercise(
         claim("parameters left alone", 1, "only .grad changes", means.untouched(CASES)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "build it from the all_reduce that the function is given."),
+        s.CALLED_LIB.saying("build it from the all_reduce that the function is given."),
         s.NO_GROUP,
         Hint("the parameter, not its gradient", s.either(s.kind("touched"), s.fact("touched")),
             "a parameter itself has changed. Gradients are averaged, p.grad; it is the optimizer that changes p."),
-        Hint("what all_reduce returns",
-            s.either(_after_one_sum, lambda p: value("absent")(p) and p.facts["rank"] not in p.facts["unused"]),
-            "all_reduce(tensor, group) sums in place, and need not return anything: use the tensor that you gave it."),
-        Hint("a parameter without gradient", s.either(value("absent"), s.refused("None")),
+        Hint("what all_reduce returns", s.either(_after_one_sum, _absent_where_used),
+             "all_reduce(tensor, group) sums in place, and need not return anything: use the tensor that you gave it."),
+        Hint("a parameter without gradient", s.either(s.kind("value", absent=True), s.refused("None")),
             "where this rank did not use a parameter, p.grad is None. It contributes zeros, and must hold the mean "
             "afterwards, or the ranks' models part: p.grad = torch.zeros_like(p)."),
         Hint("an op for all_reduce", s.raised("TypeError"),
             "the all_reduce that you are given takes (tensor, group) and sums. Divide yourself."),
         s.NARROW,
         means.NOT_DIVIDED, means.DIVIDED_TWICE, means.WORLD_SIZE,
-        Hint("another divisor", value("factor"),
+        Hint("another divisor", s.kind("value", factor=True),
             "the sum is right, but divided by another number than N, the group's number of ranks."),
-        Hint("an iterator used up", value("own", "silent"),
+        Hint("an iterator used up", s.kind("value", own=True, silent=True),
             "all_reduce was never called. `parameters` may be a generator, as model.parameters() is, and can be gone "
             "through once: parameters = list(parameters)."),
-        Hint("nothing written back", value("own"),
+        Hint("nothing written back", s.kind("value", own=True),
             "the gradient has nothing of the other ranks in it: the sum went to a copy. What all_reduce was given must "
             "be, or be copied into, p.grad."),
         Hint("skipped on some ranks", means.UNLIKE,

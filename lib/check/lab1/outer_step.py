@@ -102,23 +102,14 @@ def _wrong(case, rank, number, now, before, right):
     return None
 
 
-def _value(**facts):
-    return lambda p: p.kind == "value" and all(p.fact(name) == value for name, value in facts.items())
-
-
 EXERCISE = Exercise(
-    name="outer_step",
-    reference=outer_step,
-    measure=_measure,
-    bonus=True,
-    worlds=(WORLD,),
+    name="outer_step", reference=outer_step, measure=_measure, bonus=True, worlds=(WORLD,),
     may_call=("outer_step._record", *MAY_CALL),
     leaves_out={
         "under way": "it returns when the round is over: no two are under way",
         "empty rank": "every rank has all parameters",
         "returned": "it returns nothing: the caller's tensors hold the result",
         "memory": "a difference for each parameter, which the docstring leaves open",
-        "attributes": "a function has none",
     },
     claims=(
         claim("the mean of all ranks", 3, f"1 rank, {GROUPS_SAY}; lr 1, no momentum", fitting(CASES),
@@ -128,18 +119,18 @@ EXERCISE = Exercise(
               only_calls(CASES, lambda case, rank: [("all_reduce", "", n) for n in SIZES * ROUNDS])),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "five lines for each parameter, and the all_reduce that it is given."),
+        s.CALLED_LIB.saying("five lines for each parameter, and the all_reduce that it is given."),
         s.NO_GROUP,
         Hint("an op for all_reduce", s.raised("TypeError"),
              "all_reduce takes (tensor, group), sums in place, and need not return anything."),
         Hint("a parameter that learns", s.raised("RuntimeError"),
              "parameters want a gradient: change them under torch.no_grad(), p.copy_(w)."),
         s.NARROW,
-        Hint("parameters not written back", _value(what="parameter", unchanged=True),
+        Hint("parameters not written back", s.kind("value", what="parameter", unchanged=True),
              "the model still has this rank's own numbers: after the outer step p.copy_(w), or the ranks part."),
-        Hint("start stays behind", _value(what="start", unchanged=True),
+        Hint("start stays behind", s.kind("value", what="start", unchanged=True),
              "the next round begins where this one ended: change `start` in place, w.sub_(...), and then p.copy_(w)."),
-        Hint("the velocity", _value(what="velocity"),
+        Hint("the velocity", s.kind("value", what="velocity"),
              "v <- momentum v + D, in place, with D the mean over the ranks. It is not multiplied by lr."),
         Hint("not the outer step", s.kind("value"),
              "D = start - mean of the ranks' parameters; v <- momentum v + D; start <- start - lr (D + momentum v)."),

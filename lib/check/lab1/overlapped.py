@@ -10,12 +10,12 @@ import torch.distributed as dist
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import called, groups_and_control, in_step, seen
+from lib.check.cases import Setting, called, groups_and_control, in_step, seen
 from lib.check.claims import claim, each, noted
 from lib.check.comm import MAY_CALL, Recorder
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab1 import means, models
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, Step, value
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
 from lib.check.overlap import Alive, Gates, started_threads
 from lib.check.traffic import astray, beside
 from lib.data_parallel import bucketed, replicate
@@ -23,7 +23,7 @@ from lib.data_parallel import bucketed, replicate
 CHAIN, SMALL, NO_SYNC = "a chain of layers", "unused parameters", "no_sync"
 TWO, OTHER, IDLE = "two models at once", "the other of two models", "rank 0 without a backward"
 CASES = tuple(
-    Step(members, what=what, again=step)
+    Setting(members, what=what, again=step)
     for members, what in (
         (GROUPS[0], CHAIN), *((members, SMALL) for members in GROUPS), (GROUPS[1], IDLE), (GROUPS[0], TWO),
         (ALONE, SMALL), (GROUPS[0], NO_SYNC),
@@ -210,10 +210,7 @@ def _in(*whats, again=None):
 
 
 EXERCISE = Exercise(
-    name="OverlappedDataParallel",
-    reference=bucketed.OverlappedDataParallel,
-    measure=_measure,
-    worlds=(WORLD,),
+    name="OverlappedDataParallel", reference=bucketed.OverlappedDataParallel, measure=_measure, worlds=(WORLD,),
     may_call=(*MAY_CALL, *EARLIER),
     leaves_out={"generators": "it is given a module", "returned": "only forward returns, what the module does"},
     claims=(
@@ -226,8 +223,8 @@ EXERCISE = Exercise(
         claim("no_sync", 6, "sends nothing; the next backward sends the sum", each(CASES, _no_sync)),
     ),
     hints=(
-        Hint("called what it builds", s.kind("built-in"),
-             "build it yourself, of plan_buckets, parameter.register_post_accumulate_grad_hook, collectives.start."),
+        s.BUILT_IN.saying(
+            "build it yourself, of plan_buckets, parameter.register_post_accumulate_grad_hook, collectives.start."),
         Hint("weights not made equal", s.kind("weights"),
              "ranks that begin with different weights stay different, though their gradients are equal. Call "
              "broadcast_parameters(module, group) when the wrapper is made."),
@@ -261,7 +258,7 @@ EXERCISE = Exercise(
              "after bucket i-1, on every rank."),
         means.DIVIDED_TWICE,
         means.NOT_DIVIDED,
-        Hint("what is left is not sent", s.either(value("own"), value("absent")),
+        Hint("what is left is not sent", s.either(s.kind("value", own=True), s.kind("value", absent=True)),
              "this gradient never left its rank. A bucket that is not full, or not complete, when backward ends must "
              "be sent too: average_gradients() starts what is left."),
         Hint("a bucket leaves too early", s.kind("value"),
@@ -278,7 +275,7 @@ EXERCISE = Exercise(
              "use plan_buckets(parameters, capacity): one large bucket is complete only when backward ends."),
         Hint("kept from step to step", s.kind("memory"),
              "flat tensors of earlier steps are still alive: forget them at the end of average_gradients()."),
-        Hint("buckets in the order of forward", s.both(s.kind("late"), s.fact("forward")),
+        Hint("buckets in the order of forward", s.kind("late", forward=True),
              "bucket 0 holds the first layer, whose gradient comes last, and the others wait for it. plan_buckets goes "
              "through the parameters in reverse."),
         Hint("everything at the end", s.kind("late"),

@@ -19,20 +19,16 @@ MISTAKES = (
     Mistake("divided twice", edit("parameter.grad = slot", f"parameter.grad = slot / {N}")),
     Mistake("does not wait", edit("work.wait()", "pass")),
     Mistake("does not wait", edit("for work in self.works:", "for work in self.works[:1]:")),
-    Mistake(
-        "left over from the step before",
-        edit("parameter.grad = slot\n        self._begin_step()", "parameter.grad = slot"),
-    ),
+    Mistake("left over from the step before",
+            edit("parameter.grad = slot\n        self._begin_step()", "parameter.grad = slot")),
     Mistake("what is left is not sent", edit(PLAN, f"{PLAN}[:-1]")),
     Mistake("one message per parameter", edit(PLAN, "[[p] for p in self.trained()[::-1]]")),
     Mistake("more than `capacity`", edit(PLAN, "[self.trained()[::-1]]")),
     Mistake("buckets in the order of forward", edit(PLAN, PLAN.replace("()", "()[::-1]"))),
     Mistake("everything at the end", edit(HOOK, "pass")),
-    Mistake(
-        "backward waits for the network",
-        edit("self.start = start", "self.start = lambda fn, *args: (fn(*args), start(lambda: None))[1]"),
-    ),
+    Mistake("backward waits for the network",
+            edit("self.start = start", "self.start = lambda fn, *args: (fn(*args), start(lambda: None))[1]")),
     Mistake("another all-reduce", edit(START, START.replace("self.all_reduce", "collectives.all_reduce"))),
     Mistake("no_sync still sends", edit("self.syncs = self.syncs, False", "self.syncs = self.syncs, self.syncs")),
     Mistake("no_sync for ever", edit("self.syncs = before", "pass")),
-)
+)  # fmt: skip

@@ -12,11 +12,11 @@ import torch.distributed as dist
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import called, groups_of, in_step, seen
+from lib.check.cases import Setting, called, groups_of, in_step, seen
 from lib.check.claims import claim, element
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab1 import models
-from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, Step, scaled, value
+from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD, scaled
 from lib.check.traffic import sent
 from lib.data_parallel import parameter_server
 
@@ -28,9 +28,9 @@ def _trained(model):
 N_TRAINED = sum(p.numel() for p in _trained(models.Small()).values())
 STEPS = {"step 1": 1, "step 2": 2, "step 3, no rows on the last rank": 3}
 CASES = (
-    *(Step(members, N_TRAINED, what=step) for members in GROUPS for step in [*STEPS][:2]),
-    Step(ALONE, N_TRAINED, what="step 1"),
-    Step(GROUPS[0], N_TRAINED, what=[*STEPS][2]),
+    *(Setting(members, N_TRAINED, what=step) for members in GROUPS for step in [*STEPS][:2]),
+    Setting(ALONE, N_TRAINED, what="step 1"),
+    Setting(GROUPS[0], N_TRAINED, what=[*STEPS][2]),
 )
 
 
@@ -165,18 +165,13 @@ def _after_its_push(p):
 
 
 EXERCISE = Exercise(
-    name="parameter_server_step",
-    reference=parameter_server.parameter_server_step,
-    measure=_measure,
-    worlds=(WORLD,),
-    may_call=s.P2P,
-    bonus=True,
+    name="parameter_server_step", reference=parameter_server.parameter_server_step, measure=_measure, worlds=(WORLD,),
+    may_call=s.P2P, bonus=True,
     leaves_out={
         "under way": "a step is over when the function returns, its backward too",
         "generators": "the docstring gives it a list",
         "returned": "it returns nothing: parameters and `.grad` hold the result",
         "memory": "the docstring leaves open how much rank 0 receives at once",
-        "attributes": "a function has none",
     },
     claims=(
         claim("one process's parameters", 3, f"on rank 0, after two steps; {GROUPS_SAY}", _as_one_process),
@@ -191,7 +186,7 @@ EXERCISE = Exercise(
             "p.grad is None where this rank did not use p. It sends zeros in its place."),
         Hint("one rank alone", s.in_case(CASES, lambda case: case.world_size == 1),
             "here N is 1: rank 0 trains alone. There is nobody to talk to, and all else stays."),
-        Hint("a rank without rows", s.both(s.kind(*s.SHAPES), s.in_case(CASES, lambda case: STEPS[case.what] == 3)),
+        Hint("a rank without rows", s.in_case(CASES, lambda case: STEPS[case.what] == 3, *s.SHAPES),
             "here the last rank has no rows, and no gradient: it takes part all the same, with zeros, and N stays N."),
         Hint("ranks of the world, not of the group", lambda p: s.failed(p) and s.failed(p).beyond_the_group(),
             s.WHOSE_RANKS.text),
@@ -201,26 +196,26 @@ EXERCISE = Exercise(
         Hint("backward, once", s.kind("backward"),
             "every rank calls backward() once, rank 0 too: it trains as the others do."),
         s.NARROW,
-        Hint("not pulled", s.both(s.kind("pulled"), s.fact("own")),
+        Hint("not pulled", s.kind("pulled", own=True),
             "before backward every rank gets rank 0's parameters, in place: p.data, or under torch.no_grad()."),
         Hint("one update behind", s.kind("pulled"),
             "this rank computes with the parameters of an earlier step. It pulls rank 0's at the beginning of each."),
-        Hint("gradients of the step before", lambda p: value()(p) and STEPS[p.facts["case"].what] == 2,
+        Hint("gradients of the step before", lambda p: p.kind == "value" and STEPS[p.facts["case"].what] == 2,
             "right in step 1. backward adds to .grad: set it to None first."),
         Hint("not divided", scaled(lambda N: N),
             "rank 0 has the sum over ranks. Divide by dist.get_world_size(group)."),
-        Hint("another divisor", value("factor"),
+        Hint("another divisor", s.kind("value", factor=True),
             "the sum is right, but it is divided by another number than N, the group's number of ranks."),
-        Hint("a gradient is missing", value(),
+        Hint("a gradient is missing", s.kind("value"),
             "rank 0's .grad must be the sum of all ranks' gradients, its own too, divided by N: add what you receive, "
             "into a buffer of its own."),
-        Hint("no update", s.both(s.kind("updated"), s.fact("unchanged")),
+        Hint("no update", s.kind("updated", unchanged=True),
             "rank 0 calls optimizer.step() when it has the mean gradient."),
         Hint("another update", s.kind("updated"),
             "the gradient was right. Leave the update to optimizer.step(), once: the optimizer may have momentum."),
-        Hint("frozen ones too", s.both(s.kind("elements"), s.fact("frozen")),
+        Hint("frozen ones too", s.kind("elements", frozen=True),
             "a parameter with requires_grad False is not trained: leave it alone, and do not send it."),
-        Hint("sent back as well", s.both(s.kind("elements"), s.fact("back")),
+        Hint("sent back as well", s.kind("elements", back=True),
             "rank 0 sends its parameters once in a step. The pull of the next step brings the update."),
         Hint("not a star", s.kind("elements"),
             "a parameter server is a star: rank 0 sends every parameter to every other rank, and receives every "
@@ -245,16 +240,11 @@ TALK = "    last = dist.get_world_size(group) - 1\n    deliver([torch.empty(0)],
 MISTAKES = (
     Mistake("only rank 0 updates", OWN.then(UPDATE, "    optimizer.step()\n")),
     Mistake("a parameter without gradient", OWN.then(GRADIENTS, "[p.grad for p in parameters]")),
-    Mistake(
-        "a receive without its send",
-        OWN.then(GRADIENTS, "[p.grad for p in parameters if p.grad is not None]"),
-    ),
+    Mistake("a receive without its send", OWN.then(GRADIENTS, "[p.grad for p in parameters if p.grad is not None]")),
     Mistake("ranks of the world, not of the group", OWN.then(PULL, "    pull(parameters)\n")),
     Mistake("one rank alone", OWN.then(BACKWARD, BACKWARD + NOBODY)),
-    Mistake(
-        "a rank without rows",
-        OWN.then(BACKWARD, f"{BACKWARD}    if all(p.grad is None for p in parameters):\n        return\n"),
-    ),
+    Mistake("a rank without rows",
+            OWN.then(BACKWARD, f"{BACKWARD}    if all(p.grad is None for p in parameters):\n        return\n")),
     Mistake("backward, once", OWN.then(BACKWARD, "    if dist.get_rank(group):\n        backward()\n")),
     Mistake("not pulled", OWN.then(PULL, "")),
     Mistake("gradients of the step before", OWN.then(FORGET, "")),

@@ -13,7 +13,7 @@ from lib.check import symptoms as s
 from lib.check.cases import form_of
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS, but
 from lib.data_parallel import sampler
 
 SIZES = [(12, 4), (10, 4), (1000, 8), (5, 1), (3, 8), (1, 4)]  # n, N: N divides n first, then not, then n < N
@@ -155,11 +155,8 @@ def _repeatable(runs):
 
 
 EXERCISE = Exercise(
-    name="sample_indices",
-    reference=sampler.sample_indices,
-    measure=_measure,
-    worlds=(),
-    leaves_out={name: why for name, why in NO_RANKS.items() if name not in ("again", "alone", "returned")},
+    name="sample_indices", reference=sampler.sample_indices, measure=_measure, worlds=(),
+    leaves_out=but(NO_RANKS, "again", "alone", "returned"),
     claims=(
         claim("every example on one rank", 4, "n = 12, 10, 1000, 5, 3, 1; 1, 4, 8 ranks; 3 epochs", _every_example),
         claim("as many on every rank", 2, "ceil(n/N), also where n < N", _equal_lengths),
@@ -172,7 +169,7 @@ EXERCISE = Exercise(
         Hint("not repeatable", s.fact("drawn"),
             "the permutation comes from a generator that has gone on since the last call. Make one in the function, "
             "torch.Generator().manual_seed(a number from seed and epoch), and give it to torch.randperm."),
-        Hint("everything on every rank", s.both(s.kind("parts"), s.fact("alike")),
+        Hint("everything on every rank", s.kind("parts", alike=True),
             "all ranks get the same. Each keeps its part of the permutation: places rank, rank + N, rank + 2N, ..."),
         Hint("padded with numbers that are no examples", s.kind("range"),
             "pad with examples of this epoch: the first few of the permutation once more."),
@@ -228,9 +225,8 @@ MISTAKES = (
     Mistake("padded with numbers that are no examples",
         edit(PADDED, "torch.cat([order, torch.full((-n % world_size,), -1)])")),
     Mistake("padded with numbers that are no examples", edit(SHUFFLED, f"1 + {SHUFFLED}")),
-    Mistake(
-        "the tail is dropped", edit(DEALT, "return order[rank * (n // world_size) : (rank + 1) * (n // world_size)]")
-    ),
+    Mistake("the tail is dropped",
+            edit(DEALT, "return order[rank * (n // world_size) : (rank + 1) * (n // world_size)]")),
     Mistake("every rank its own permutation", edit(KEY, f"{KEY} + rank")),
     Mistake("every rank its own permutation", edit(DEALT, "return padded[rank : rank + length]")),
     Mistake("one example pads", edit(PADDED, "torch.cat([order, order[-1:].repeat(-n % world_size)])")),

@@ -10,18 +10,18 @@ import torch.distributed as dist
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import FINE, called, form_of, groups_and_control, in_step, name_of
+from lib.check.cases import FINE, Setting, called, form_of, groups_and_control, in_step, name_of
 from lib.check.claims import claim, each
 from lib.check.comm import MAY_CALL, Clash, Recorder
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.explain import fraction, narrowed, rounded_words, two
 from lib.check.lab1 import until_all_done
-from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD, Step
+from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD
 from lib.check.traffic import fitting, only_calls
 from lib.data_parallel import sampler
 
 SHARDS = {  # how many examples each rank has, and their dtype
-    Step(members, dtype=torch.int64, what=f"counts {', '.join(map(str, counts))}"): (counts, dtype)
+    Setting(members, dtype=torch.int64, what=f"counts {', '.join(map(str, counts))}"): (counts, dtype)
     for members, counts, dtype in [
         ((0, 1, 2, 3), (3, 1, 0, 4), torch.float64),
         ((0, 1, 2, 3), (2, 2, 2, 2), torch.float64),
@@ -105,13 +105,8 @@ def _is(wanted):
 
 
 WEIGHTED_LOSS = Exercise(
-    name="weighted_loss",
-    reference=sampler.weighted_loss,
-    measure=_measure_losses,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
+    name="weighted_loss", reference=sampler.weighted_loss, measure=_measure_losses, worlds=(WORLD,), may_call=MAY_CALL,
     leaves_out={
-        "attributes": "a function has none",
         "generators": "no argument is an iterator",
         "memory": "it sends one number, and keeps none",
     },
@@ -124,7 +119,7 @@ WEIGHTED_LOSS = Exercise(
             each(CASES, lambda case, rank, record: record["form"])),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "build it from one all-reduce of the count."), s.NO_GROUP, s.NARROW,
+        s.CALLED_LIB.saying("build it from one all-reduce of the count."), s.NO_GROUP, s.NARROW,
         Hint("the world's size, not the group's",
             lambda p: p.fact("world_size") != WORLD and _is(lambda c, C, N: WORLD / C)(p),
             "N is the number of ranks of the group: dist.get_world_size(group)."),
@@ -143,7 +138,7 @@ WEIGHTED_LOSS = Exercise(
             "the mean count is C/N, not C. Either N * loss_sum / C, or loss_sum / (C/N), not both."),
         Hint("counts not used", s.either(_is(lambda c, C, N: 1), _is(lambda c, C, N: 1 / N)),
             "the sum of the losses must be divided by the number of examples of all ranks, C: all-reduce the counts."),
-        Hint("one number for all calls", s.both(s.kind("gradient"), s.fact("value")),
+        Hint("one number for all calls", s.kind("gradient", value=True),
             "the loss is right, but backward multiplies by another number: one kept on a class or in a global is the "
             "last call's. Let autograd do it: loss_sum times a number."),
         Hint("the loss itself all-reduced", s.kind("value", "gradient"),
@@ -153,7 +148,7 @@ WEIGHTED_LOSS = Exercise(
             "cut it off."),
         Hint("a rank without examples left out", s.either(s.hung, s.kind("clash", "mismatch", "died")),
             "every rank of the group must call the all-reduce, also one whose count is 0, and with `group`."),
-        Hint("nothing returned", s.kind("returned"), "the function must end with `return ...`, a tensor."),
+        s.RETURNED_NONE.saying("the function must end with `return ...`, a tensor."),
         s.NOT_GIVEN,
         Hint("more than the count", s.kind("calls"),
             "the only number that the ranks must share is how many examples there are: torch.tensor([count])."),

@@ -54,9 +54,7 @@ MISTAKES = {
         Mistake("batches lost", edit("yield batch", f"yield {NEXT}")),
         Mistake("all fetched first", edit(ITER, "    batches = iter(list(batches))\n")),
         Mistake("not what it was given", edit(ASK, ASK.replace("all", "dist.all").replace(", ", ", group="))),
-        Mistake(
-            "more than one number",
-            edit(HAS_ONE, f"{HAS_ONE} * 2").then("if ranks_with_a_batch", "if ranks_with_a_batch[0]"),
-        ),
+        Mistake("more than one number",
+                edit(HAS_ONE, f"{HAS_ONE} * 2").then("if ranks_with_a_batch", "if ranks_with_a_batch[0]")),
     ),
 }  # fmt: skip

@@ -12,17 +12,17 @@ import torch.distributed as dist
 
 from lib import backend
 from lib.check import symptoms as s
-from lib.check.cases import called, groups_and_control, in_step, seen
+from lib.check.cases import Setting, called, groups_and_control, in_step, seen
 from lib.check.claims import claim, each
 from lib.check.comm import MAY_CALL, Clash, Recorder
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD, Step
+from lib.check.lab1.means import ALONE, GROUPS_SAY, WORLD
 from lib.check.pure import noting_calls
 from lib.check.traffic import fitting, only_calls
 from lib.data_parallel import sampler
 
 BATCHES = {  # how many each rank has
-    Step(members, dtype=torch.int64, what=f"{', '.join(map(str, counts))} batches{what}"): counts
+    Setting(members, dtype=torch.int64, what=f"{', '.join(map(str, counts))} batches{what}"): counts
     for members, counts, what in [
         ((0, 1, 2, 3), (2, 2, 2, 2), ""),
         ((0, 1, 2, 3), (4, 1, 0, 2), ""),
@@ -162,12 +162,8 @@ def _one_by_one(case, rank, record):
 
 
 EXERCISE = Exercise(
-    name="until_all_done",
-    reference=sampler.until_all_done,
-    measure=_measure_turns,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
-    leaves_out={"attributes": "a function has none", "precise": "it sends 0 or 1"},
+    name="until_all_done", reference=sampler.until_all_done, measure=_measure_turns, worlds=(WORLD,), may_call=MAY_CALL,
+    leaves_out={"precise": "it sends 0 or 1"},
     claims=(
         claim("as many turns on every rank", 4, f"1 rank, {GROUPS_SAY}; 0 to 5 batches a rank, then None", _turns),
         claim("one batch at a time", 1, "at most one taken ahead of its turn", each(CASES, _one_by_one)),
@@ -175,7 +171,7 @@ EXERCISE = Exercise(
             only_calls(CASES, lambda case, _: [("all_reduce", "", 1)] * len(_twice(case)) * (max(BATCHES[case]) + 1))),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "build it: fetch, all-reduce, yield, in a loop."),
+        s.CALLED_LIB.saying("build it: fetch, all-reduce, yield, in a loop."),
         s.NO_GROUP,
         Hint("the truth of a batch", s.raised("Ambiguous"),
             "a batch is a tensor, which is neither true nor false: ask `batch is None`."),
@@ -185,17 +181,15 @@ EXERCISE = Exercise(
         Hint("next at the end", s.kind("stopped"),
             "next(batches) raises StopIteration when there are no more; next(batches, None) returns None."),
         Hint("nothing yielded", s.kind("nothing yielded"), "the function must `yield` each turn's batch."),
-        Hint("one iterator for all loops",
-            s.both(s.kind("turns", "clash"), s.in_case(CASES, lambda case: len(_twice(case)) > 1)),
-            "two loops run at once here, turn by turn. What a loop needs is in variables of its own, not in a global, "
-            "a default argument or on the function."),
+        Hint("one iterator for all loops", s.in_case(CASES, lambda case: len(_twice(case)) > 1, "turns", "clash"),
+             "two loops run at once here, turn by turn. What a loop needs is in variables of its own, not in a "
+             "global, a default argument or on the function."),
         Hint("stops by itself", s.fact("alone"),
             "a rank that has run out must go on taking part, with None, as long as any rank has a batch."),
         Hint("stops with the first", s.fact("too few"),
             "you stop when one rank has run out, and the others' batches are lost. Go on while any rank has one: sum "
             "the ranks' 0 or 1, and stop at 0."),
-        Hint("one turn too many", s.fact("too many"),
-            "once no rank has a batch left the loop ends, before it yields."),
+        Hint("one turn too many", s.fact("too many"), "once no rank has a batch left the loop ends, before it yields."),
         Hint("not None", s.fact("not None"),
             "a rank that has run out yields None, so that the caller knows; an old batch would be trained on twice."),
         Hint("batches lost", s.kind("turns"),

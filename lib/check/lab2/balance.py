@@ -14,8 +14,8 @@ from lib.check import pure
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
 from lib.check.lab2.schedules import described
+from lib.check.left_out import BUILT
 from lib.check.pure import all_seen, each, iterator, refused
 from lib.pipeline.balance import balance
 
@@ -115,12 +115,8 @@ def _words(costs, p):
 
 
 EXERCISE = Exercise(
-    name="balance",
-    reference=balance,
-    measure=_measure,
-    worlds=(),
-    leaves_out=FUNCTION
-    | NOTHING_GIVEN
+    name="balance", reference=balance, measure=_measure, worlds=(),
+    leaves_out=BUILT
     | {"precise": "a cut is of whole layers", "empty rank": "there are no ranks; no layers are a case"},
     claims=(
         claim("every layer in one stage", 3, f"p stages, in order; {CASES_SAY}", each(CASES, _layers, _words),
@@ -130,14 +126,14 @@ EXERCISE = Exercise(
               refused(REFUSED, _words, lambda costs, p: f"{p} stages of {len(costs)} layers")),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "try every cut, or see how few layers a given pace lets you take."),
+        s.CALLED_LIB.saying("try every cut, or see how few layers a given pace lets you take."),
         pure.ONCE,
         s.NOT_KEPT,
         s.OVERWRITTEN,
         Hint("nothing returned", s.kind("nothing"), "the function must end with `return stages`."),
         Hint("an iterator", s.kind("iterator"),
              "a generator, a map or a zip is used up once it has been read. Return lists or ranges."),
-        Hint("sizes or ends", s.both(s.kind("lists"), s.fact("numbers")),
+        Hint("sizes or ends", s.kind("lists", numbers=True),
              "return the layers of each stage, [range(0, 2), range(2, 6), range(6, 8)], not their number or their "
              "ends."),
         Hint("no lists of layers", s.kind("lists"), "a stage is a range, or a list of the numbers of its layers."),
@@ -226,10 +222,8 @@ MISTAKES = (
     _filled(lambda so_far, cost, average: abs(so_far - average) < abs(so_far + cost - average)),
     *_least("evenness", EVENNESS, lambda times: max(times) - min(times)),
     *_least("evenness", EVENNESS, lambda times: sum(time**2 for time in times)),
-    *_least(
-        "fastest stage for slowest",
-        "you make the fastest stage slow, max of min. The pipeline's pace is its slowest stage: min of max.",
-        lambda times: -min(times),
-    ),
-)
+    *_least("fastest stage for slowest",
+            "you make the fastest stage slow, max of min. The pipeline's pace is its slowest stage: min of max.",
+            lambda times: -min(times)),
+)  # fmt: skip
 ### END MISTAKES

@@ -133,19 +133,9 @@ def _moved(schedule, rank, action, to):
     return [*schedule[:rank], moved, *schedule[rank + 1 :]]
 
 
-def _weights_at_once(schedule, p, m):
-    """Does every W follow its own I?"""
-    after = [(a, b) for actions in schedule for a, b in pairwise(actions) if b.kind == "W"]
-    return all(a == b._replace(kind="I") for a, b in after)
-
-
 EXERCISE = Exercise(
-    name="fastest",
-    reference=fastest,
-    measure=lambda fn: pure.asked(fn, _by, CASES, _given, schedules.read),
-    worlds=(),
-    leaves_out=schedules.LEAVES_OUT | {"alone": "no level has one rank: there nothing can wait"},
-    bonus=True,
+    name="fastest", reference=fastest, measure=lambda fn: pure.asked(fn, _by, CASES, _given, schedules.read), worlds=(),
+    leaves_out=schedules.LEAVES_OUT | {"alone": "no level has one rank: there nothing can wait"}, bonus=True,
     claims=(
         claim("every action once, on its rank", 1, "F, I, W; three levels", schedules.once("FIW", CASES, words=_words),
               pure.left_alone(_words)),
@@ -159,7 +149,7 @@ EXERCISE = Exercise(
         claim("level 3: the shortest", 2, f"{LEVELS[3].best}", each(CASES[2:], _best)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "that search is the course's: write lists, or a search of your own."),
+        s.CALLED_LIB.saying("that search is the course's: write lists, or a search of your own."),
         *(hint for hint in hints.FORM if hint not in (hints.CALLED_LIBS, hints.SEVERAL_RANKS_ONLY)),
         pure.CHANGED,
         hints.NOT_ITS_STAGE,
@@ -176,16 +166,16 @@ EXERCISE = Exercise(
              "1F1B's order of F and I."),
         Hint("over the cap", s.kind("kept"),
              "a micro-batch is kept from its F to its W. Where a rank is full, a W must stand before the next F."),
-        Hint("not far enough ahead", s.both(s.kind("slow"), s.fact("filler", "F")),
+        Hint("not far enough ahead", s.kind("slow", filler="F"),
              "let that rank run further ahead, as far as its cap goes: an F in the wait keeps the ranks behind it at "
              "work, and leaves it an I less to wait for at the end."),
-        Hint("W at once", lambda p: p.kind == "slow" and all_seen(_weights_at_once)(p),
+        Hint("W at once", lambda p: p.kind == "slow" and all_seen(hints.weights_at_once)(p),
              "a W right behind its I keeps the previous rank waiting. Put it off: to where its rank would wait "
              "anyway, or where the cap asks for it."),
-        Hint("a wait to fill", s.both(s.kind("slow"), s.fact("filler")),
+        Hint("a wait to fill", s.kind("slow", filler=True),
              "move that action into the wait. If it takes longer than the wait, see whether what comes after may be "
              "late."),
-        Hint("nearly", s.both(s.kind("slow"), s.fact("near")),
+        Hint("nearly", s.kind("slow", near=True),
              "no W or F moved into a wait helps any more: only an exchange on that chain does. Or let a program try: "
              "exchange neighbours, keep what is valid and not slower, now and then what is slower by 1, and begin "
              "again."),

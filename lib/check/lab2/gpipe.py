@@ -25,11 +25,7 @@ def _phases(schedule, p, m):
 
 
 EXERCISE = Exercise(
-    name="gpipe",
-    reference=gpipe,
-    measure=schedules.measure(gpipe),
-    worlds=(),
-    leaves_out=schedules.LEAVES_OUT,
+    name="gpipe", reference=gpipe, measure=schedules.measure(gpipe), worlds=(), leaves_out=schedules.LEAVES_OUT,
     claims=(
         claim("every action once, on its rank", 3, CASES_SAY, schedules.once("FB")),
         claim("needs before it, no deadlock", 3, "on every rank and between them", each(CASES, schedules.runs_through)),
@@ -51,12 +47,10 @@ EXERCISE = Exercise(
         Hint("a gradient waited for too early", s.kind("deadlock"),
              "a rank that waits for a gradient sends no activations on meanwhile. Let each rank run all m forwards "
              "before its first backward, the last rank too."),
-        Hint(
-            "one micro-batch at a time",
-            lambda p: p.kind == "phases" and all_seen(lambda lists, p, m: same(lists, relay(p, m)))(p),
-            "that is the relay: one rank works, the others wait. Send the next micro-batch off before the first is "
-            "back.",
-        ),
+        Hint("one micro-batch at a time",
+             lambda p: p.kind == "phases" and all_seen(lambda lists, p, m: same(lists, relay(p, m)))(p),
+             "that is the relay: one rank works, the others wait. Send the next micro-batch off before the first is "
+             "back."),
         Hint("1F1B", lambda p: p.kind == "phases" and all_seen(lambda lists, p, m: same(lists, one_f_one_b(p, m)))(p),
              "that is 1F1B, the next section. GPipe has no B before the last F."),
         Hint("backwards between", s.kind("phases"),

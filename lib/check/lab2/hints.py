@@ -44,14 +44,11 @@ def same(schedule, other):
     return [*map(list, schedule)] == other
 
 
-CALLED_LIBS = Hint(
-    "called lib's", s.kind("built-in"), "write the lists yourself: two loops, over ranks and micro-batches."
-)
-SEVERAL_RANKS_ONLY = Hint(
-    "right for several ranks only",
-    lambda p: p.facts.get("case", (0,))[0] == 1 and p.facts["case"][1] > 1,
-    "here p is 1. The one rank is the first and the last: its list is made as everyone else's, by the same lines.",
-)
+CALLED_LIBS = s.CALLED_LIB.saying("write the lists yourself: two loops, over ranks and micro-batches.")
+SEVERAL_RANKS_ONLY = Hint("right for several ranks only",
+                          lambda p: p.facts.get("case", (0,))[0] == 1 and p.facts["case"][1] > 1,
+                          "here p is 1. The one rank is the first and the last: its list is made as everyone else's, "
+                          "by the same lines.")  # fmt: skip
 FORM = (
     CALLED_LIBS,
     SEVERAL_RANKS_ONLY,

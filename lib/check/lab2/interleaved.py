@@ -64,33 +64,23 @@ def _warmups_shrink(schedule, p, m, v):
 
 
 EXERCISE = Exercise(
-    name="interleaved",
-    reference=interleaved,
-    measure=schedules.measure(interleaved, CASES + REFUSED),
-    worlds=(),
+    name="interleaved", reference=interleaved, measure=schedules.measure(interleaved, CASES + REFUSED), worlds=(),
     leaves_out=schedules.LEAVES_OUT,
     claims=(
         claim("every action once, on its rank", 3, CASES_SAY, schedules.once("FB", CASES)),
         claim("needs before it, no deadlock", 3, "on every rank and between them", each(CASES, schedules.runs_through)),
         claim("no more kept", 3, "rank i: (v-1)p + 2(p-1-i) + 1 at most", each(CASES, _kept)),
         claim("bubble (p-1)/(vm+p-1)", 5, "simulated: B = 2F, B = F", each(CASES, schedules.bubble)),
-        claim(
-            "p must divide m",
-            2,
-            "where v > 1; else a ValueError",
-            refused(REFUSED, words, lambda p, m, v: f"{p} does not divide {m}"),
-        ),
-        claim(
-            "the whole batch's gradients", 2, "on 2 and 4 ranks, 2(vp-1)m messages", gradients([CASES[1], (4, 8, 2)])
-        ),
+        claim("p must divide m", 2, "where v > 1; else a ValueError",
+              refused(REFUSED, words, lambda p, m, v: f"{p} does not divide {m}")),
+        claim("the whole batch's gradients", 2, "on 2 and 4 ranks, 2(vp-1)m messages",
+              gradients([CASES[1], (4, 8, 2)])),
     ),
     hints=(
         *hints.FORM,
-        Hint(
-            "whole rounds where v is 1",
-            lambda p: "case" in p.facts and p.facts["case"] in CASES and p.facts["case"][1] % p.facts["case"][0] > 0,
-            "v = 1 is 1F1B, for every m: only thinner stages take p micro-batches at a time.",
-        ),
+        Hint("whole rounds where v is 1",
+             lambda p: "case" in p.facts and p.facts["case"] in CASES and p.facts["case"][1] % p.facts["case"][0] > 0,
+             "v = 1 is 1F1B, for every m: only thinner stages take p micro-batches at a time."),
         Hint("refuses what divides", lambda p: p.kind == "raised" and isinstance(p.facts.get("error"), ValueError),
              "here p divides m, so there is nothing to refuse: `if m % p: raise ...`."),
         Hint("another rank's stage", s.kind("place"),
@@ -112,12 +102,10 @@ EXERCISE = Exercise(
         hints.TWICE,
         Hint("backward first", lambda p: p.kind == "order" and hints.begins_backward(p),
              "a backward reads what its own forward kept: the list of a rank begins with its warmup of forwards."),
-        Hint(
-            "all micro-batches through one stage",
-            lambda p: p.kind == "order" and all_seen(_all_microbatches_first)(p),
-            "forwards go in rounds of p micro-batches: p through the rank's first stage, the same p through its "
-            "second, ... and only then the next p. You take all m through the first stage before the second.",
-        ),
+        Hint("all micro-batches through one stage",
+             lambda p: p.kind == "order" and all_seen(_all_microbatches_first)(p),
+             "forwards go in rounds of p micro-batches: p through the rank's first stage, the same p through its "
+             "second, ... and only then the next p. You take all m through the first stage before the second."),
         Hint("warmup too short", s.kind("order"),
              "the first backward is of the rank's last stage, so the first p micro-batches must have been through "
              "all others: (v-1)p forwards, and then some for the ranks behind."),
@@ -134,11 +122,9 @@ EXERCISE = Exercise(
         Hint("orders that do not fit", s.kind("deadlock", "bubble"),
              "all ranks go through the micro-batches of a round in the same order, forward and backward, and each "
              "rank runs ahead of the next: draw p = 2, m = 4, v = 2."),
-        Hint(
-            "all forwards first",
-            lambda p: p.kind == "kept" and all_seen(lambda lists, p, m, v: _first_backward(lists[0]) == v * m)(p),
-            "that is GPipe, with v stages per rank. After its warmup a rank runs one forward, one backward.",
-        ),
+        Hint("all forwards first",
+             lambda p: p.kind == "kept" and all_seen(lambda lists, p, m, v: _first_backward(lists[0]) == v * m)(p),
+             "that is GPipe, with v stages per rank. After its warmup a rank runs one forward, one backward."),
         Hint("warmup too long", s.kind("kept"),
              "(v-1)p + 2(p-1-i) forwards are enough on rank i before it takes turns; each more is kept in memory."),
         Hint("no error", s.kind("not refused"),

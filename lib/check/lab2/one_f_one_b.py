@@ -60,10 +60,7 @@ def _newest_first(problem):
 
 
 EXERCISE = Exercise(
-    name="one_f_one_b",
-    reference=one_f_one_b,
-    measure=schedules.measure(one_f_one_b),
-    worlds=(),
+    name="one_f_one_b", reference=one_f_one_b, measure=schedules.measure(one_f_one_b), worlds=(),
     leaves_out=schedules.LEAVES_OUT,
     claims=(
         claim("every action once, on its rank", 3, CASES_SAY, schedules.once("FB")),

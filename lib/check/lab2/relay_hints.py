@@ -83,8 +83,8 @@ def _shares(fits):
 
 
 HINTS = (
-    Hint("called what it builds", s.kind("built-in"),
-         "build it from p2p.send and p2p.recv. Nothing is to be added over ranks: each has other parameters."),
+    s.BUILT_IN.saying(
+        "build it from p2p.send and p2p.recv. Nothing is to be added over ranks: each has other parameters."),
     s.NARROW,
     Hint("x keeps its gradient", s.both(reused, s.either(s.kind("gradient"), s.refused("in place"))),
          "here the caller gives the x of the step before once more. What is marked with requires_grad_() stays "
@@ -109,8 +109,7 @@ HINTS = (
          "what the previous rank needs is not the loss but dL/dx, the gradient of what it gave you: x.grad."),
     Hint("the gradient of y sent back", wrong_size(True, gives),
          "the previous rank gave you x, so it needs the gradient of x. That of y is what you received."),
-    Hint("the input sent on", wrong_size(False),
-         "the next rank needs what your stage gives: y = stage(x)."),
+    Hint("the input sent on", wrong_size(False), "the next rank needs what your stage gives: y = stage(x)."),
     Hint("a buffer of another form", lambda p: p.kind == "mismatch" and failed(p).mismatch in ("size", "dtype"),
          "who receives must make room for just what is sent: an activation is like x, torch.empty_like(x); its "
          "gradient like the activation, torch.empty_like(y)."),
@@ -129,15 +128,14 @@ HINTS = (
          "one's neighbour."),
     Hint("no forward", s.kind("no forward"),
          "every rank computes y = stage(x), with the batch or with what it received."),
-    Hint("computed on the empty room", s.both(s.kind("taken"), s.fact("nan")),
+    Hint("computed on the empty room", s.kind("taken", nan=True),
          "on all ranks but the first, x says only which shape and dtype come. Use what p2p.recv has filled."),
     Hint("another input", s.kind("taken"),
          "what the previous rank sends is what its stage gave, and what you receive is what your stage takes, as it "
          "is."),
-    Hint("backward with ones", s.both(s.kind("gradient"), s.fact("ones")),
+    Hint("backward with ones", s.kind("gradient", ones=True),
          "start the backward from the gradient that you received, y.backward(grad_y), not from y.sum() or ones."),
-    Hint("no backward", s.both(s.kind("gradient"), s.fact("absent")),
-         "every rank must run its backward: that is what fills .grad."),
+    Hint("no backward", s.kind("gradient", absent=True), "every rank must run its backward: that is what fills .grad."),
     Hint("overwritten", _shares(lambda shares, p: 0 not in shares),
          "backward adds to .grad, as it does in one process: p.grad is not to be set, and not to be cleared here."),
     Hint("scaled by p", _shares(lambda shares, p: round(shares.get(0, 0), 9) in (p, round(1 / p, 9))),
@@ -146,17 +144,14 @@ HINTS = (
          "one backward per rank: it adds the gradients by itself."),
     Hint("another gradient", s.kind("gradient"),
          "what you receive is dL/dy, for y.backward(grad_y) as it is; what you send is x.grad, after backward."),
-    Hint("the loss is not returned", s.both(s.kind("loss"), s.fact("got", None)),
-         "the last rank returns the loss."),
+    Hint("the loss is not returned", s.kind("loss", got=None), "the last rank returns the loss."),
     Hint("another loss function", s.kind("loss_fn"),
          "whoever calls relay_step chooses the loss: call loss_fn(y, target), not a loss of your own."),
-    Hint("another loss", s.kind("loss"),
-         "the loss is loss_fn(y, target), a tensor of shape (), unscaled."),
-    Hint("something returned elsewhere", s.kind("elsewhere"),
-         "ranks before the last have no loss: they return None."),
+    Hint("another loss", s.kind("loss"), "the loss is loss_fn(y, target), a tensor of shape (), unscaled."),
+    Hint("something returned elsewhere", s.kind("elsewhere"), "ranks before the last have no loss: they return None."),
     Hint("the loss keeps its graph", s.kind("attached"),
          "return loss.detach(): whoever adds up losses would keep every step's graph."),
-    Hint("more messages than two", s.both(s.kind("messages"), s.fact("more")),
+    Hint("more messages than two", s.kind("messages", more=True),
          "between two neighbours go one activation and one gradient. The shape need not be sent: it is x's, and y's."),
     *s.ANYWHERE,
 )  # fmt: skip

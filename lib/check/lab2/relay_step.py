@@ -162,16 +162,12 @@ def _messages(runs):
 
 
 EXERCISE = Exercise(
-    name="relay_step",
-    reference=relay_step,
-    measure=_measure,
-    worlds=(WORLD,),
+    name="relay_step", reference=relay_step, measure=_measure, worlds=(WORLD,),
     leaves_out={
         "under way": "a step is over when it returns",
         "empty rank": "every rank has a stage, and every batch rows",
         "generators": "no argument is an iterator",
         "memory": "it keeps nothing but gradients",
-        "attributes": "a function has none",
     },
     may_call=symptoms.P2P,
     claims=(

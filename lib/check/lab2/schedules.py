@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from lib.check import pure
 from lib.check.exercise import Problem
-from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.left_out import BUILT
 from lib.check.pure import iterator
 from lib.pipeline.actions import KINDS, Action, loop
 from lib.pipeline.simulate import UNIT, grid, simulate
@@ -22,11 +22,10 @@ from lib.pipeline.validate import ScheduleError, validate
 
 CASES = [(2, 3), (4, 4), (3, 5), (4, 8), (1, 4), (8, 16), (3, 1), (4, 2), (1, 1)]  # p, m
 CASES_SAY = "p = 1, 2, 3, 4, 8; m = 1 to 16"
-LEAVES_OUT = (
-    FUNCTION
-    | NOTHING_GIVEN
-    | {"precise": "actions, which no type rounds", "empty rank": "every rank has its share of the actions"}
-)
+LEAVES_OUT = BUILT | {
+    "precise": "actions, which no type rounds",
+    "empty rank": "every rank has its share of the actions",
+}
 TIMES = (UNIT, {"F": 1, "B": 1, "I": 1, "W": 1})
 WIDTH = 90  # characters of a line of the verdict
 

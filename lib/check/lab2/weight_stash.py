@@ -216,10 +216,7 @@ def _in_place(runs):
 
 
 EXERCISE = Exercise(
-    name="WeightStash",
-    reference=WeightStash,
-    measure=_measure,
-    worlds=(),
+    name="WeightStash", reference=WeightStash, measure=_measure, worlds=(),
     leaves_out={
         "empty rank": "every stage has weights, and every mini-batch comes to every stage",
         "generators": "a dictionary is given",
@@ -234,38 +231,37 @@ EXERCISE = Exercise(
         claim("the last stage copies nothing", 2, "its weights change in place", _in_place),
     ),
     hints=(
-        Hint("called what it builds", s.kind("built-in"),
-             "write it yourself: a dictionary from mini-batch to weights, and the newest weights."),
-        Hint("nothing returned", s.both(s.kind("returned"), s.fact("none")),
+        s.BUILT_IN.saying("write it yourself: a dictionary from mini-batch to weights, and the newest weights."),
+        Hint("nothing returned", s.kind("returned", none=True),
              "for_forward(j) and for_backward(j) return weights, the dictionary {name: tensor}."),
         Hint("kept on the class", s.both(s.kind("raised", "returned", "forward", "backward"), s.fact("one for all")),
-             "each stage makes a stash of its own: what it keeps belongs into self, made in __init__. A dictionary "
+             "each stage makes a stash of its own: what it keeps belongs in self, made in __init__. A dictionary "
              "in the class's body or in a default argument is one for all stages."),
         Hint("not weights", s.kind("returned"),
              "weights are always the whole dictionary {name: tensor}, with the names and shapes that __init__ got."),
         Hint("forgotten too early", s.raised("KeyError", "IndexError"),
              "several mini-batches are under way at a time, and an update comes between the forward and the backward "
              "of each. What for_forward(j) gave stays until for_backward(j), of the same j."),
-        Hint("change is not called", s.both(s.kind("calls"), s.fact("calls", 0)),
+        Hint("change is not called", s.kind("calls", calls=0),
              "update has to call change(weights) with the newest weights: that is the optimizer's step."),
         Hint("changed twice", s.kind("calls"),
              "each call of change is a step of the optimizer. One backward, one step: on the newest weights alone."),
-        Hint("the update is lost", s.both(s.kind("forward"), s.fact("older")),
+        Hint("the update is lost", s.kind("forward", older=True),
              "what change has changed is the newest version from then on, the one that the next for_forward gives. "
              "If you change a copy, the copy becomes self.newest."),
-        Hint("an old version is changed", s.both(s.kind("base"), s.fact("older")),
+        Hint("an old version is changed", s.kind("base", older=True),
              "the update goes on top of all updates before it: call change with the newest weights, or a copy of "
              "those. The gradient may be of older ones."),
         Hint("other numbers", s.kind("forward", "base"),
              "a stash keeps weights, copies them and gives them out. Only change(weights) alters numbers."),
-        Hint("changed under way", s.both(s.kind("backward"), s.fact("same")),
+        Hint("changed under way", s.kind("backward", same=True),
              "the very memory that its forward had read was changed by an update meanwhile. A second name, a "
              "dict(weights) or a detach() is no copy: the numbers are the same ones. Clone the tensors before "
              "change, where a mini-batch under way has read them."),
-        Hint("the newest in backward", s.both(s.kind("backward"), s.fact("newest")),
+        Hint("the newest in backward", s.kind("backward", newest=True),
              "for_backward(j) gives what for_forward(j) gave, not the newest weights, nor those of the latest "
              "forward: remember them for each mini-batch by itself."),
-        Hint("a version behind", s.both(s.kind("backward"), s.fact("older")),
+        Hint("a version behind", s.kind("backward", older=True),
              "remembered are weights older than those that for_forward(j) returned. Store the very weights that you "
              "return."),
         Hint("other numbers than its forward's", s.kind("backward"),

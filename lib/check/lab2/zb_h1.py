@@ -39,11 +39,7 @@ def _idle(schedule, p, m):
 
 
 EXERCISE = Exercise(
-    name="zb_h1",
-    reference=zb_h1,
-    measure=schedules.measure(zb_h1),
-    worlds=(),
-    leaves_out=schedules.LEAVES_OUT,
+    name="zb_h1", reference=zb_h1, measure=schedules.measure(zb_h1), worlds=(), leaves_out=schedules.LEAVES_OUT,
     bonus=True,
     claims=(
         claim("every action once, on its rank", 1, f"F, I, W; {CASES_SAY}", schedules.once("FIW")),
@@ -64,11 +60,9 @@ EXERCISE = Exercise(
              "what is put off must still be done: when the last I has run, rank i has i W left."),
         Hint("a micro-batch dropped", s.kind("missing"), "every rank runs F, I and W for all m micro-batches."),
         hints.TWICE,
-        Hint(
-            "backward first",
-            lambda p: p.kind == "order" and (hints.begins_backward(p) or p.facts["action"].kind == "I"),
-            "I reads what F kept: the list of a rank begins with a forward, and a steady step is F, then I.",
-        ),
+        Hint("backward first",
+             lambda p: p.kind == "order" and (hints.begins_backward(p) or p.facts["action"].kind == "I"),
+             "I reads what F kept: the list of a rank begins with a forward, and a steady step is F, then I."),
         Hint("W before its I", s.kind("order"),
              "I of a micro-batch stands before its W: it brings the gradient of the output on which W works."),
         Hint("not 1F1B's warmup", s.kind("deadlock"),

@@ -51,11 +51,7 @@ def _fills_too_little(schedule, p, m):
 
 
 EXERCISE = Exercise(
-    name="zb_v",
-    reference=zb_v,
-    measure=schedules.measure(zb_v, CASES),
-    worlds=(),
-    leaves_out=schedules.LEAVES_OUT,
+    name="zb_v", reference=zb_v, measure=schedules.measure(zb_v, CASES), worlds=(), leaves_out=schedules.LEAVES_OUT,
     bonus=True,
     claims=(
         claim("every action once, on its rank", 1, CASES_SAY, schedules.once("FIW", CASES, 2, v_shape)),
@@ -86,11 +82,9 @@ EXERCISE = Exercise(
         Hint("some left out", s.kind("missing"),
              "every rank runs F, I and W of both its stages for all m micro-batches: 6m actions."),
         hints.TWICE,
-        Hint(
-            "backward first",
-            lambda p: p.kind == "order" and (hints.begins_backward(p) or p.facts["action"].kind == "I"),
-            "I reads what its own F kept: the list of a rank begins with the forwards of its upper stage.",
-        ),
+        Hint("backward first",
+             lambda p: p.kind == "order" and (hints.begins_backward(p) or p.facts["action"].kind == "I"),
+             "I reads what its own F kept: the list of a rank begins with the forwards of its upper stage."),
         Hint("the lower stage first", lambda p: p.kind == "order" and p.facts["action"].kind == "F",
              "the last rank has the two stages in the middle: what its upper stage gives, its lower one takes."),
         Hint("W before its I", s.kind("order"),

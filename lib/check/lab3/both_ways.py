@@ -10,6 +10,7 @@ it for two ranks is found out next; then whoever takes ranks of the world for ra
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from lib.check import symptoms as s
 from lib.check.calls import shares_memory
 from lib.check.cases import called, groups_and_control, in_step
 from lib.check.claims import each, element, form, kept
-from lib.check.exercise import Hint, Problem
+from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import fraction, shares
 from lib.check.pure import noting_calls
 from lib.check.traffic import fitting
@@ -218,17 +219,21 @@ def larger(p):
 
 
 def two_at_once(cases):
-    return Hint(
-        "state shared by two calls",
-        s.both(s.kind("clash", "raised", *s.SHAPES), s.in_case(cases, lambda case: case.what == AT_ONCE)),
-        "one call alone was right. Here two are under way, on different groups, before the first goes backward: what "
-        "backward needs belongs to its call, in ctx or in a closure, and not on a class or in a global.",
-    )
+    return Hint("state shared by two calls",
+                s.in_case(cases, lambda case: case.what == AT_ONCE, "clash", "raised", *s.SHAPES),
+                "one call alone was right. Here two are under way, on different groups, before the first goes "
+                "backward: what backward needs belongs to its call, in ctx or in a closure, and not on a class or in "
+                "a global.")  # fmt: skip
 
 
 SENT_OFTEN = Hint("sent more than once", s.kind("calls"), "one all_reduce of the whole tensor is enough.")
-LEAVES_OUT = {
-    "generators": "no argument is an iterator",
-    "memory": "a call keeps its group, and no tensor of its own",
-    "attributes": "a function has none",
-}
+LEAVES_OUT = {"generators": "no argument is an iterator", "memory": "a call keeps its group, and no tensor of its own"}
+
+
+def exercise(reference, cases, make, start, claims, hints, may_call=MAY_CALL):
+    """Of one function, measured as above."""
+    run = partial(measure, libs=reference, cases=cases, make=make, start=start)
+    return Exercise(
+        name=reference.__name__, reference=reference, measure=run, worlds=(WORLD,), may_call=may_call,
+        leaves_out=LEAVES_OUT, claims=claims, hints=hints,
+    )  # fmt: skip

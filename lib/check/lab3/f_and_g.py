@@ -7,12 +7,10 @@ In the case "beside a residual" x has a second use, loss_r = sum of w_r (y + x):
 both uses, and whoever sums into it has changed the other's.
 """
 
-from functools import partial
-
 from lib.check import symptoms as s
 from lib.check.cases import Case, draw
 from lib.check.claims import claim, left_alone, new
-from lib.check.exercise import Bundle, Exercise, Hint
+from lib.check.exercise import Bundle, Hint
 from lib.check.lab3 import both_ways as ways
 from lib.check.traffic import only_calls
 from lib.tensor_parallel import mappings
@@ -64,90 +62,55 @@ def _start(fn, setting, group, recorder):
 
 
 COMMON = (
-    Hint(
-        "called lib's",
-        s.kind("built-in"),
-        "write it yourself: a torch.autograd.Function with a forward and a backward of your own.",
-    ),
+    s.CALLED_LIB.saying("write it yourself: a torch.autograd.Function with a forward and a backward of your own."),
     s.NO_GROUP, s.NOT_ALL_RANKS,
-    Hint(
-        "what all_reduce returns",
-        s.refused("None"),
-        "all_reduce(tensor, group) sums in place, and need not return anything: go on with the tensor that you gave "
-        "it.",
-    ),
+    Hint("what all_reduce returns", s.refused("None"),
+         "all_reduce(tensor, group) sums in place, and need not return anything: go on with the tensor that you gave "
+         "it."),
     s.RETURNED_NONE, s.NARROW, s.WRONG_DTYPE,
-    Hint(
-        "no gradient",
-        s.NO_GRAPH.fits,
-        "what all_reduce does is unknown to autograd, and detach() cuts the graph. A torch.autograd.Function says what "
-        "backward is: return MyFunction.apply(x).",
-    ),
-    Hint(
-        "a copy of what is not contiguous",
-        s.both(s.kind("value", "raised"), s.in_case(COPY_CASES, lambda case: case.what == TRANSPOSED)),
-        "a transposed tensor has no flat view: .view fails, and .reshape(-1) is a copy, whose sum is lost. all_reduce "
-        "takes any shape: give it x.clone().",
-    ),
+    s.NO_GRAPH.saying(
+        "what all_reduce does is unknown to autograd, and detach() cuts the graph. A torch.autograd.Function says "
+        "what backward is: return MyFunction.apply(x)."),
+    Hint("a copy of what is not contiguous",
+         s.in_case(COPY_CASES, lambda case: case.what == TRANSPOSED, "value", "raised"),
+         "a transposed tensor has no flat view: .view fails, and .reshape(-1) is a copy, whose sum is lost. "
+         "all_reduce takes any shape: give it x.clone()."),
     ways.two_at_once(COPY_CASES),
 )  # fmt: skip
 LAST = (
-    Hint(
-        "right on 2 ranks only",
-        s.both(s.kind("value"), s.in_case(COPY_CASES, lambda case: case.world_size > 2)),
-        "on 2 ranks it was right. Every rank's part belongs into the sum, and each ways.once: that is all_reduce.",
-    ),
-    Hint(
-        "another result",
-        s.kind("value", "form"),
-        "f: y = x, and dx is the sum of the ranks' dy. g: y is the sum of the ranks' x, and dx = dy.",
-    ),
+    Hint("right on 2 ranks only", s.in_case(COPY_CASES, lambda case: case.world_size > 2, "value"),
+         "on 2 ranks it was right. Every rank's part belongs in the sum, and each once: that is all_reduce."),
+    Hint("another result", s.kind("value", "form"),
+         "f: y = x, and dx is the sum of the ranks' dy. g: y is the sum of the ranks' x, and dx = dy."),
     s.NOT_GIVEN, ways.SENT_OFTEN,
-    Hint(
-        "x overwritten",
-        s.kind("input"),
-        "all_reduce works in place. The caller's x is not yours to change: clone it first.",
-    ),
+    Hint("x overwritten", s.kind("input"),
+         "all_reduce works in place. The caller's x is not yours to change: clone it first."),
     s.SHARED, s.NOT_KEPT, *s.ANYWHERE,
 )  # fmt: skip
 
-COPY_TO_GROUP = Exercise(
-    name="copy_to_group",
-    reference=mappings.copy_to_group,
-    measure=partial(ways.measure, libs=mappings.copy_to_group, cases=COPY_CASES, make=_of_f, start=_start),
-    worlds=(ways.WORLD,),
-    may_call=ways.MAY_CALL,
-    leaves_out=ways.LEAVES_OUT,
-    claims=(
+COPY_TO_GROUP = ways.exercise(
+    mappings.copy_to_group, COPY_CASES, _of_f, _start,
+    (
         claim("x forward, the sum backward", 5, f"{ways.GROUPS_SAY}; {RESIDUAL}, {TRANSPOSED}",
               *ways.right(COPY_CASES)),
         claim("one all-reduce, backward", 2, "of n elements; forward nothing",
               only_calls(COPY_CASES, ways.once("backward"))),
         claim("x left alone", 1, "", left_alone(COPY_CASES)),
     ),
-    hints=(*COMMON, *LAST),
+    (*COMMON, *LAST),
 )  # fmt: skip
-REDUCE_FROM_GROUP = Exercise(
-    name="reduce_from_group",
-    reference=mappings.reduce_from_group,
-    measure=partial(ways.measure, libs=mappings.reduce_from_group, cases=REDUCE_CASES, make=_of_g, start=_start),
-    worlds=(ways.WORLD,),
-    may_call=ways.MAY_CALL,
-    leaves_out=ways.LEAVES_OUT,
-    claims=(
-        claim("the sum forward, dy backward", 5, f"{ways.GROUPS_SAY}; {TRANSPOSED}",
-              *ways.right(REDUCE_CASES)),
+REDUCE_FROM_GROUP = ways.exercise(
+    mappings.reduce_from_group, REDUCE_CASES, _of_g, _start,
+    (
+        claim("the sum forward, dy backward", 5, f"{ways.GROUPS_SAY}; {TRANSPOSED}", *ways.right(REDUCE_CASES)),
         claim("one all-reduce, forward", 2, "of n elements; backward nothing",
               only_calls(REDUCE_CASES, ways.once("forward"))),
         claim("x left alone", 1, "the caller's part stays partial", left_alone(REDUCE_CASES), new(REDUCE_CASES)),
     ),
-    hints=(
+    (
         *COMMON,
-        Hint(
-            "gathered",
-            s.both(s.fact("of", "y"), ways.larger),
-            "the ranks' tensors are terms of one sum, each as large as the result. They are added, not joined.",
-        ),
+        Hint("gathered", s.both(s.fact("of", "y"), ways.larger),
+             "the ranks' tensors are terms of one sum, each as large as the result. They are added, not joined."),
         *LAST,
     ),
 )  # fmt: skip

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from lib.check import symptoms as s
 from lib.check.cases import Case, draw, form_of
 from lib.check.claims import claim, kept, left_alone
-from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.exercise import Bundle, Hint, Problem
 from lib.check.forward_backward import MAPPINGS
 from lib.check.lab3 import both_ways as ways
 from lib.check.traffic import fitting, only_calls
@@ -95,55 +95,30 @@ def _start(mapping):
 
 
 BEFORE = (
-    Hint("called lib's", s.kind("built-in"), "multiply with F.linear, and send by the mapping that is given."),
+    s.CALLED_LIB.saying("multiply with F.linear, and send by the mapping that is given."),
     s.NO_GROUP, s.NOT_ALL_RANKS,
-    Hint(
-        "a layer without bias",
-        s.refused("None"),
-        "linear.bias may be None. F.linear takes that; an addition does not.",
-    ),
+    Hint("a layer without bias", s.refused("None"),
+         "linear.bias may be None. F.linear takes that; an addition does not."),
     s.RETURNED_NONE, s.NARROW, s.WRONG_DTYPE,
-    Hint(
-        "shapes do not fit",
-        s.refused("shape"),
-        "torch keeps weights transposed, (out, in), and what you are given is cut already: F.linear(x, linear.weight) "
-        "takes it as it is.",
-    ),
-    Hint(
-        "a part is no module",
-        s.raised("TypeError"),
-        "a rank's part has a .weight and a .bias, and no more: F.linear(x, linear.weight, linear.bias).",
-    ),
-    Hint(
-        "no gradient",
-        s.NO_GRAPH.fits,
-        "detach() and .data cut the graph: x, the weight and the bias go into the product as they are.",
-    ),
+    Hint("shapes do not fit", s.refused("shape"),
+         "torch keeps weights transposed, (out, in), and what you are given is cut already: F.linear(x, "
+         "linear.weight) takes it as it is."),
+    Hint("a part is no module", s.raised("TypeError"),
+         "a rank's part has a .weight and a .bias, and no more: F.linear(x, linear.weight, linear.bias)."),
+    s.NO_GRAPH.saying("detach() and .data cut the graph: x, the weight and the bias go into the product as they are."),
 )  # fmt: skip
 AFTER = (
-    Hint(
-        "another result",
-        s.kind("value", "form"),
-        "columns: enter, then F.linear of each layer. Rows: F.linear without the bias, then leave, then the bias.",
-    ),
+    Hint("another result", s.kind("value", "form"),
+         "columns: enter, then F.linear of each layer. Rows: F.linear without the bias, then leave, then the bias."),
     s.NOT_GIVEN,
-    Hint(
-        "arguments overwritten",
-        s.kind("input"),
-        "in-place operations (+=, add_) on what you are given change the caller's model. Make new tensors.",
-    ),
+    Hint("arguments overwritten", s.kind("input"),
+         "in-place operations (+=, add_) on what you are given change the caller's model. Make new tensors."),
     s.NOT_KEPT, *s.ANYWHERE,
 )  # fmt: skip
 
-COLUMN_PARALLEL = Exercise(
-    name="column_parallel",
-    reference=linear.column_parallel,
-    measure=partial(ways.measure, libs=linear.column_parallel, cases=COLUMN_CASES, make=_columns,
-                    start=_start(mappings.copy_to_group)),
-    worlds=(ways.WORLD,),
-    may_call=(*ways.MAY_CALL, *MAPPINGS),
-    leaves_out=ways.LEAVES_OUT,
-    claims=(
+COLUMN_PARALLEL = ways.exercise(
+    linear.column_parallel, COLUMN_CASES, _columns, _start(mappings.copy_to_group),
+    (
         claim("the rank's columns", 3, f"{ways.GROUPS_SAY}; three layers",
               fitting(COLUMN_CASES), ways.found(COLUMN_CASES, "forward"), kept(COLUMN_CASES)),
         claim("gradients of the whole layers", 3, "of x, weights, biases", ways.found(COLUMN_CASES, "backward")),
@@ -151,36 +126,22 @@ COLUMN_PARALLEL = Exercise(
               only_calls(COLUMN_CASES, ways.once("backward"))),
         claim("arguments left alone", 1, "x, weights, biases", left_alone(COLUMN_CASES)),
     ),
-    hints=(
+    (
         *BEFORE,
-        Hint(
-            "one result per layer",
-            s.kind("no list"),
-            "the layers share x, not their results: return a list with this rank's columns of each.",
-        ),
-        Hint(
-            "columns gathered",
-            s.both(s.kind("form"), lambda p: p.fact("numel", 0) > 0),
-            "this rank's columns are the result. What comes next, rows, takes them as they are.",
-        ),
-        Hint(
-            "x enters once per layer",
-            s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > 1),
-            "all layers read the same x: enter once, before the loop. Autograd adds their gradients on the rank, and "
-            "one all-reduce serves them all.",
-        ),
+        Hint("one result per layer", s.kind("no list"),
+             "the layers share x, not their results: return a list with this rank's columns of each."),
+        Hint("columns gathered", s.both(s.kind("form"), lambda p: p.fact("numel", 0) > 0),
+             "this rank's columns are the result. What comes next, rows, takes them as they are."),
+        Hint("x enters once per layer", s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > 1),
+             "all layers read the same x: enter once, before the loop. Autograd adds their gradients on the rank, "
+             "and one all-reduce serves them all."),
         *AFTER,
     ),
+    (*ways.MAY_CALL, *MAPPINGS),
 )  # fmt: skip
-ROW_PARALLEL = Exercise(
-    name="row_parallel",
-    reference=linear.row_parallel,
-    measure=partial(ways.measure, libs=linear.row_parallel, cases=ROW_CASES, make=_rows,
-                    start=_start(mappings.reduce_from_group)),
-    worlds=(ways.WORLD,),
-    may_call=(*ways.MAY_CALL, *MAPPINGS),
-    leaves_out=ways.LEAVES_OUT,
-    claims=(
+ROW_PARALLEL = ways.exercise(
+    linear.row_parallel, ROW_CASES, _rows, _start(mappings.reduce_from_group),
+    (
         claim("the whole result", 3, f"{ways.GROUPS_SAY}; no bias",
               fitting(ROW_CASES), ways.found(ROW_CASES, "forward"), kept(ROW_CASES)),
         claim("gradients of the whole layer", 3, "of x, weight, bias", ways.found(ROW_CASES, "backward")),
@@ -188,17 +149,15 @@ ROW_PARALLEL = Exercise(
               only_calls(ROW_CASES, ways.once("forward"))),
         claim("arguments left alone", 1, "x, weight, bias", left_alone(ROW_CASES)),
     ),
-    hints=(
-        Hint(
-            "the bias inside the sum",
-            s.fact("of", "bias.grad"),
-            "y is right, but not the gradient of the bias. It is whole on every rank, is added once, after leave, and "
-            "its gradient is the same on all.",
-        ),
+    (
+        Hint("the bias inside the sum", s.fact("of", "bias.grad"),
+             "y is right, but not the gradient of the bias. It is whole on every rank, is added once, after leave, "
+             "and its gradient is the same on all."),
         *BEFORE,
         Hint("gathered", ways.larger, "partial sums are added, not joined: leave(partial, group)."),
         ways.SENT_OFTEN, *AFTER,
     ),
+    (*ways.MAY_CALL, *MAPPINGS),
 )  # fmt: skip
 EXERCISE = Bundle("linear_layers", (COLUMN_PARALLEL, ROW_PARALLEL))
 
@@ -221,7 +180,7 @@ MISTAKES = {
                 "f stands where x enters, so that backward sums dx. Behind the product it adds up the gradients of "
                 "different columns."),
         Mistake("f twice", edit(ENTERS, "x = enter(enter(x, group), group)"),
-                "the gradient of x is summed over the ranks more than ways.once: x enters ways.once."),
+                "the gradient of x is summed over the ranks more than once: x enters once."),
         Mistake("x enters once per layer", edit(ENTERS, "pass").then("F.linear(x,", "F.linear(enter(x, group),")),
         Mistake("x summed", edit(ENTERS, "x = reduce_from_group(x, group)"),
                 "every rank has the whole x already. Forward it enters as it is: enter(x, group) is f, not g."),

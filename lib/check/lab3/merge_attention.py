@@ -7,7 +7,7 @@ import torch
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint
-from lib.check.lab0.left_out import FUNCTION, NOTHING_GIVEN
+from lib.check.left_out import BUILT
 from lib.check.tensors import Calls, draw, kept, left_alone, new, values
 from lib.tensor_parallel.online_softmax import Attended, merge_attention
 
@@ -53,15 +53,12 @@ def _in(cases):
 
 
 def _wrong_in(what):
-    return s.both(s.kind("value"), s.fact("what", what))
+    return s.kind("value", what=what)
 
 
 EXERCISE = Exercise(
-    name="merge_attention",
-    reference=merge_attention,
-    measure=CALLS,
-    worlds=(),
-    leaves_out=FUNCTION | NOTHING_GIVEN | {"alone": "there are no ranks"},
+    name="merge_attention", reference=merge_attention, measure=CALLS, worlds=(),
+    leaves_out=BUILT | {"alone": "there are no ranks"},
     claims=(
         claim("attention over both", 5, "up to 3 dimensions before d; float64 and float32", values(CALLS, SEEN)),
         claim("scores of any size", 2, "about 1,000 and -1,000: exp of them is no number", values(CALLS, LARGE)),
@@ -69,46 +66,24 @@ EXERCISE = Exercise(
         claim("the parts stay as they are", 1, "and the result is new", left_alone(CASES), new(CASES), kept(CASES)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "two weights, a sum, and torch.logaddexp."),
-        Hint(
-            "not an Attended",
-            s.kind("returned"),
-            "return Attended(out, log_sum): its fields are read by name.",
-        ),
-        Hint(
-            "another shape",
-            s.both(s.kind("form"), s.fact("shape")),
-            "out is (..., t, d) and log_sum (..., t): give a weight a last dimension, weight[..., None], before you "
-            "multiply.",
-        ),
-        Hint("another dtype", s.both(s.kind("form"), s.fact("dtype")), "the result has the dtype of the parts."),
-        Hint(
-            "nan where no key is seen",
-            s.both(s.fact("nan"), _in(UNSEEN)),
-            "-inf minus -inf is no number. Where the new log_sum is -inf, both weights are 0.",
-        ),
-        Hint(
-            "exp of a score",
-            s.both(s.kind("value"), _in(LARGE)),
-            "exp(1000) is inf, and exp(-1000) is 0. Take the difference of two log_sums first, and only then exp.",
-        ),
+        s.CALLED_LIB.saying("two weights, a sum, and torch.logaddexp."),
+        Hint("not an Attended", s.kind("returned"), "return Attended(out, log_sum): its fields are read by name."),
+        Hint("another shape", s.kind("form", shape=True),
+             "out is (..., t, d) and log_sum (..., t): give a weight a last dimension, weight[..., None], before you "
+             "multiply."),
+        Hint("another dtype", s.kind("form", dtype=True), "the result has the dtype of the parts."),
+        Hint("nan where no key is seen", s.both(s.fact("nan"), _in(UNSEEN)),
+             "-inf minus -inf is no number. Where the new log_sum is -inf, both weights are 0."),
+        Hint("exp of a score", s.both(s.kind("value"), _in(LARGE)),
+             "exp(1000) is inf, and exp(-1000) is 0. Take the difference of two log_sums first, and only then exp."),
         Hint("float32 inside", s.fact("narrowed"), "some number was rounded to float32 on the way: keep the dtype."),
-        Hint(
-            "a part changed",
-            s.kind("input", "shared"),
-            "the caller still needs both parts: make new tensors, and change none in place.",
-        ),
-        Hint(
-            "not the weights",
-            _wrong_in("out"),
-            "a part's out is a mean of its values. Among all keys it weighs as much as its exponentials: "
-            "exp(its log_sum - the new log_sum).",
-        ),
-        Hint(
-            "not the sum's logarithm",
-            _wrong_in("log_sum"),
-            "the exponentials are added, not their logarithms: log(exp(a) + exp(b)) is torch.logaddexp(a, b).",
-        ),
+        Hint("a part changed", s.kind("input", "shared"),
+             "the caller still needs both parts: make new tensors, and change none in place."),
+        Hint("not the weights", _wrong_in("out"),
+             "a part's out is a mean of its values. Among all keys it weighs as much as its exponentials: exp(its "
+             "log_sum - the new log_sum)."),
+        Hint("not the sum's logarithm", _wrong_in("log_sum"),
+             "the exponentials are added, not their logarithms: log(exp(a) + exp(b)) is torch.logaddexp(a, b)."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -117,11 +92,9 @@ EXERCISE = Exercise(
 from lib.check.mistakes import Mistake, edit  # noqa: E402
 
 MISTAKES = (
-    Mistake("the mean of the two",
-            edit("weights[0] * one.out + weights[1] * other.out", "(one.out + other.out) / 2"),
+    Mistake("the mean of the two", edit("weights[0] * one.out + weights[1] * other.out", "(one.out + other.out) / 2"),
             "both count alike here. A part whose exponentials add up to more weighs more."),
-    Mistake("the parts added",
-            edit("weights[0] * one.out + weights[1] * other.out", "one.out + other.out"),
+    Mistake("the parts added", edit("weights[0] * one.out + weights[1] * other.out", "one.out + other.out"),
             "each out is already divided by its own sum: weigh them by exp(log_sum - new log_sum), which add up to 1."),
     Mistake("weights exchanged",
             edit("weights[0] * one.out + weights[1] * other.out", "weights[1] * one.out + weights[0] * other.out"),

@@ -171,14 +171,11 @@ def _held(setting):
 
 
 EXERCISE = Exercise(
-    name="ParallelAttention",
-    reference=block.ParallelAttention,
+    name="ParallelAttention", reference=block.ParallelAttention,
     measure=partial(ways.measure, libs=block.ParallelAttention.__init__, cases=ALL_CASES, make=_make, build=_build,
                     start=_start),
     worlds=(ways.WORLD,),
-    may_call=(
-        *ways.MAY_CALL, *MAPPINGS, "parallel_attention.product", "linear.column_parallel", "linear.row_parallel",
-    ),
+    may_call=(*ways.MAY_CALL, *MAPPINGS, "parallel_attention.product", "linear.column_parallel", "linear.row_parallel"),
     leaves_out={
         "generators": "no argument is an iterator",
         "empty rank": "every rank has heads, and every batch tokens",
@@ -196,97 +193,50 @@ EXERCISE = Exercise(
               ways.found(ALL_CASES, "forward")),
     ),
     hints=(
-        Hint(
-            "called lib's",
-            s.kind("built-in"),
+        s.CALLED_LIB.saying(
             "write the class yourself, from tp.ColumnParallelLinear, tp.RowParallelLinear, split_heads, "
-            "causal_attention, merge_heads, and the columns and rows that it is given.",
-        ),
+            "causal_attention, merge_heads, and the columns and rows that it is given."),
         s.NO_GROUP, s.NARROW,
-        Hint(
-            "heads interleaved",
-            s.fact("is", "every"),
-            "cut where the heads stand together: rank r has the heads r H/tp to (r+1) H/tp - 1, so that query head i "
-            "finds its key/value head i // (H/K) on the same rank. chunk(tp)[rank] gives that.",
-        ),
-        Hint(
-            "a layer not cut",
-            s.fact("is", "whole"),
-            "q, k and v are cut by heads, all three, and out with them: with grouped-query attention too, each rank "
-            "has K/tp of the key/value heads.",
-        ),
-        Hint(
-            "cut on the wrong dim",
-            s.fact("is", "dim"),
-            "torch keeps weights transposed, (out, in). The heads are the outputs of q, k and v, so these are cut on "
-            "dim 0; they are the inputs of out, which is cut on dim 1.",
-        ),
-        Hint(
-            "another rank's heads",
-            s.fact("is", "rank"),
-            "rank r of the group has part r: chunk(tp)[dist.get_rank(group)], of q, k, v and out alike.",
-        ),
-        Hint(
-            "no error",
-            s.kind("no error"),
-            "a size may divide where the heads do not: 6 heads of width 2 are 12 columns, 3 for each of 4 ranks, one "
-            "head and a half. Ask whether tp divides the number of heads, and that of key/value heads.",
-        ),
-        Hint(
-            "another error",
-            s.kind("another error"),
-            "raise ValueError with the numbers in it: `raise ValueError(f'{H} heads over {tp} ranks')`.",
-        ),
-        Hint(
-            "no list of layers",
-            s.raised("TypeError"),
-            "columns takes all layers that read x, in a list, and returns a list.",
-        ),
-        Hint(
-            "shapes do not fit",
-            s.kind("raised", "form"),
-            "on a rank q is H*d/tp wide, k and v K*d/tp, and so is what out takes in. split_heads and merge_heads work "
-            "on however many heads there are; the width of one, head_dim, stays.",
-        ),
+        Hint("heads interleaved", s.fact("is", "every"),
+             "cut where the heads stand together: rank r has the heads r H/tp to (r+1) H/tp - 1, so that query head "
+             "i finds its key/value head i // (H/K) on the same rank. chunk(tp)[rank] gives that."),
+        Hint("a layer not cut", s.fact("is", "whole"),
+             "q, k and v are cut by heads, all three, and out with them: with grouped-query attention too, each rank "
+             "has K/tp of the key/value heads."),
+        Hint("cut on the wrong dim", s.fact("is", "dim"),
+             "torch keeps weights transposed, (out, in). The heads are the outputs of q, k and v, so these are cut "
+             "on dim 0; they are the inputs of out, which is cut on dim 1."),
+        Hint("another rank's heads", s.fact("is", "rank"),
+             "rank r of the group has part r: chunk(tp)[dist.get_rank(group)], of q, k, v and out alike."),
+        Hint("no error", s.kind("no error"),
+             "a size may divide where the heads do not: 6 heads of width 2 are 12 columns, 3 for each of 4 ranks, "
+             "one head and a half. Ask whether tp divides the number of heads, and that of key/value heads."),
+        Hint("another error", s.kind("another error"),
+             "raise ValueError with the numbers in it: `raise ValueError(f'{H} heads over {tp} ranks')`."),
+        Hint("no list of layers", s.raised("TypeError"),
+             "columns takes all layers that read x, in a list, and returns a list."),
+        Hint("shapes do not fit", s.kind("raised", "form"),
+             "on a rank q is H*d/tp wide, k and v K*d/tp, and so is what out takes in. split_heads and merge_heads "
+             "work on however many heads there are; the width of one, head_dim, stays."),
         s.NO_GRAPH, ways.two_at_once(CASES),
-        Hint(
-            "another result",
-            s.kind("value"),
-            "columns for q, k, v; split_heads; causal_attention; merge_heads; rows for out. Each rank's part is a "
-            "chunk of the plain layer's weight and bias.",
-        ),
-        Hint(
-            "no parameters",
-            lambda p: p.kind == "held" and p.facts["got"] < p.facts["want"],
-            "a part must be an nn.Parameter of this module, or of one inside it: else no optimizer finds it.",
-        ),
-        Hint(
-            "the whole is kept",
-            lambda p: p.kind == "held" and (p.facts["got"] > p.facts["want"] or p.facts["hidden"]),
-            "the plain attention, or a layer of it, is kept: keep this rank's part alone, or nothing is saved.",
-        ),
-        Hint(
-            "views of the whole",
-            s.kind("held"),
-            "a chunk is a view, and holds the memory of the whole weight. clone() it.",
-        ),
-        Hint(
-            "the plain attention changed",
-            s.kind("input"),
-            "the caller's attention stays as it is: make parameters of your own.",
-        ),
-        Hint(
-            "x enters three times",
-            s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > len(p.facts["want"])),
-            "q, k and v read the same x: one call of columns with all three, and backward sends one all-reduce for "
-            "them.",
-        ),
-        Hint(
-            "not the ones it was given",
-            s.kind("calls", "another way"),
-            "whoever makes the module chooses how to multiply: columns(x, [layers], group) and rows(x, layer, group). "
-            "(A tp.ColumnParallelLinear has lib's inside, unless you hand it `columns`.)",
-        ),
+        Hint("another result", s.kind("value"),
+             "columns for q, k, v; split_heads; causal_attention; merge_heads; rows for out. Each rank's part is a "
+             "chunk of the plain layer's weight and bias."),
+        Hint("no parameters", lambda p: p.kind == "held" and p.facts["got"] < p.facts["want"],
+             "a part must be an nn.Parameter of this module, or of one inside it: else no optimizer finds it."),
+        Hint("the whole is kept",
+             lambda p: p.kind == "held" and (p.facts["got"] > p.facts["want"] or p.facts["hidden"]),
+             "the plain attention, or a layer of it, is kept: keep this rank's part alone, or nothing is saved."),
+        Hint("views of the whole", s.kind("held"),
+             "a chunk is a view, and holds the memory of the whole weight. clone() it."),
+        Hint("the plain attention changed", s.kind("input"),
+             "the caller's attention stays as it is: make parameters of your own."),
+        Hint("x enters three times", s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > len(p.facts["want"])),
+             "q, k and v read the same x: one call of columns with all three, and backward sends one all-reduce for "
+             "them."),
+        Hint("not the ones it was given", s.kind("calls", "another way"),
+             "whoever makes the module chooses how to multiply: columns(x, [layers], group) and rows(x, layer, "
+             "group). (A tp.ColumnParallelLinear has lib's inside, unless you hand it `columns`.)"),
         s.NOT_ALL_RANKS, s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -12,8 +12,8 @@ from lib.check import forward_backward as fb
 from lib.check import symptoms as s
 from lib.check.claims import claim, each, kept, left_alone
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab0.left_out import NOTHING_GIVEN
 from lib.check.lab3 import sequence_cut as cut
+from lib.check.left_out import NOTHING_GIVEN
 from lib.check.traffic import elements, ring
 from lib.tensor_parallel.ring_attention import ring_attention
 
@@ -53,24 +53,18 @@ def _causal_alone(p):
 
 
 EXERCISE = Exercise(
-    name="ring_attention",
-    reference=ring_attention,
-    measure=CALLS,
-    worlds=(4,),
-    may_call=(*s.P2P, *TRAVELS),
+    name="ring_attention", reference=ring_attention, measure=CALLS, worlds=(4,), may_call=(*s.P2P, *TRAVELS),
     bonus=True,
     leaves_out=NOTHING_GIVEN | {
         "empty rank": "in every layout each rank has a token",
         "generators": "no argument is an iterator",
         "returned": "the docstring promises no copy where N is 1",
-        "attributes": "a function has none",
     },
     claims=(
         claim("attention over the sequence", 4, cut.SAY, fb.values(CALLS)),
         claim("gradients of q, k and v", 4, "each from all ranks' tokens",
               *(fb.values(CALLS, name) for name in ("q", "k", "v"))),
-        claim("block by block", 2, "no tensor of all scores; not all keys are kept",
-              each(cut.CASES, _footprint)),
+        claim("block by block", 2, "no tensor of all scores; not all keys are kept", each(cut.CASES, _footprint)),
         claim("numbers on the wire", 3, "forward (N-1) 2BKTd, backward twice that, to the right",
               elements(cut.PLAIN, lambda N, n: (N - 1) * n, "(N-1) 2BKTd"), ring(cut.PLAIN),
               elements(tuple(map(_backward, cut.PLAIN)), lambda N, n: 2 * (N - 1) * n, "2 (N-1) 2BKTd"),
@@ -78,72 +72,43 @@ EXERCISE = Exercise(
         claim("q, k and v left alone", 1, "", left_alone(cut.CASES), kept(cut.CASES)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"),
-             "build it from p2p.send_recv, attend, merge_attention and attend_backward."),
+        s.CALLED_LIB.saying("build it from p2p.send_recv, attend, merge_attention and attend_backward."),
         s.NO_GRAPH,
-        Hint(
-            "shards differ in length",
-            s.both(s.kind(*s.SHAPES), s.in_case(ALL, lambda case: case.T % case.world_size > 0)),
-            "13 tokens over 3 ranks: the block that comes has as many tokens as its owner, len(layout[owner]), and not "
-            "as many as the one that leaves. Receive it into out=torch.empty of its own shape.",
-        ),
+        Hint("shards differ in length", s.in_case(ALL, lambda case: case.T % case.world_size > 0, *s.SHAPES),
+             "13 tokens over 3 ranks: the block that comes has as many tokens as its owner, len(layout[owner]), and "
+             "not as many as the one that leaves. Receive it into out=torch.empty of its own shape."),
         s.under_way(ALL, lambda case: bool(case.pairs)), s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW, s.alone(ALL),
-        Hint(
-            "gradients that stay away",
-            s.both(_own_in_grad, lambda p: p.text.partition(" expected")[0].find("q.grad") < 0),
-            "every rank's queries give a part of the gradients of your k and v. The gradients of a block travel behind "
-            "the block: on each rank its part is added, and after the last hop they are home.",
-        ),
-        Hint(
-            "queries without some keys",
-            _own_in_grad,
-            "the gradient of q has a part from every block of keys: k and v go round in backward too.",
-        ),
-        Hint(
-            "whose keys these are",
-            _causal_alone,
-            "attention over the whole of the sequence was right without a mask. After s rounds rank r has the block of "
-            "rank r - s, modulo N: its keys' positions are layout[that rank], and the queries' layout[rank].",
-        ),
-        Hint(
-            "one block, not all",
-            s.both(s.kind("value"), lambda p: not p.fact("gradient")),
-            "attend to every rank's block once, and merge what comes of it into what there is: N blocks, N - 1 rounds.",
-        ),
-        Hint(
-            "gradients",
-            s.both(s.kind("value"), s.fact("gradient")),
-            "attend_backward takes attention over all keys, the merged out and log_sum, and not the block's own.",
-        ),
-        Hint(
-            "scores of all keys",
-            s.kind("large"),
-            "the blocks are attended to one by one. Whoever first puts all keys together has gathered them.",
-        ),
-        Hint(
-            "all keys kept",
-            s.kind("held"),
-            "what autograd or ctx keeps of each block adds up to all keys, or all scores. Keep q, k, v and the merged "
-            "out and log_sum; in backward k and v go round again.",
-        ),
+        Hint("gradients that stay away",
+             s.both(_own_in_grad, lambda p: p.text.partition(" expected")[0].find("q.grad") < 0),
+             "every rank's queries give a part of the gradients of your k and v. The gradients of a block travel "
+             "behind the block: on each rank its part is added, and after the last hop they are home."),
+        Hint("queries without some keys", _own_in_grad,
+             "the gradient of q has a part from every block of keys: k and v go round in backward too."),
+        Hint("whose keys these are", _causal_alone,
+             "attention over the whole of the sequence was right without a mask. After s rounds rank r has the block "
+             "of rank r - s, modulo N: its keys' positions are layout[that rank], and the queries' layout[rank]."),
+        Hint("one block, not all", s.both(s.kind("value"), lambda p: not p.fact("gradient")),
+             "attend to every rank's block once, and merge what comes of it into what there is: N blocks, N - 1 "
+             "rounds."),
+        Hint("gradients", s.kind("value", gradient=True),
+             "attend_backward takes attention over all keys, the merged out and log_sum, and not the block's own."),
+        Hint("scores of all keys", s.kind("large"),
+             "the blocks are attended to one by one. Whoever first puts all keys together has gathered them."),
+        Hint("all keys kept", s.kind("held"),
+             "what autograd or ctx keeps of each block adds up to all keys, or all scores. Keep q, k, v and the "
+             "merged out and log_sum; in backward k and v go round again."),
         Hint(
             "heads repeated before they travel",
             lambda p: p.kind == "elements" and p.facts["case"].K < p.facts["case"].H and
             p.facts["sent"] * p.facts["case"].K == p.facts["expected"] * p.facts["case"].H,
             "K heads of keys and values are enough on the wire: attend knows which query head reads which.",
         ),
-        Hint(
-            "a hop more than is needed",
-            lambda p: p.kind == "elements" and p.facts["sent"] > p.facts["expected"],
-            "after N - 1 rounds every rank has had every block: the last one does not leave again. And a rank's own "
-            "part of the gradients is at home: add it at the end, when the others' parts have come.",
-        ),
+        Hint("a hop more than is needed", lambda p: p.kind == "elements" and p.facts["sent"] > p.facts["expected"],
+             "after N - 1 rounds every rank has had every block: the last one does not leave again. And a rank's own "
+             "part of the gradients is at home: add it at the end, when the others' parts have come."),
         Hint("not the neighbour", s.kind("neighbours"), "a ring: send to rank + 1, receive from rank - 1, modulo N."),
-        Hint(
-            "another shape",
-            s.either(s.kind("form", "returned"), s.refused("shape")),
-            "out and the gradient of q are (B, H, t, d); those of k and v are (B, K, t, d).",
-        ),
+        Hint("another shape", s.either(s.kind("form", "returned"), s.refused("shape")),
+             "out and the gradient of q are (B, H, t, d); those of k and v are (B, K, t, d)."),
         s.NOT_PAIRED, s.TWO_ONLY,
         Hint("changed what it was given", s.kind("input"), "torch.stack([k, v]) is a copy: work on that."),
         s.NOT_KEPT, *s.ANYWHERE,

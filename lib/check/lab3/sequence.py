@@ -20,6 +20,7 @@ from lib.check.cases import called, draw, groups_and_control, in_step
 from lib.check.claims import claim, each, kept, left_alone
 from lib.check.comm import Clash, Recorder
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.left_out import but
 from lib.check.traffic import only_calls
 from lib.tensor_parallel import sequence
 
@@ -66,52 +67,30 @@ def _one_each_way(calls, there, back):
 def _exercise(reference, measure, claims, not_there, not_back):
     """not_there, not_back: the hints where a rank has only its own, forward and backward, (name, sentence)."""
     return Exercise(
-        name=reference.__name__,
-        reference=reference,
-        measure=measure,
-        worlds=(4,),
-        may_call=fb.MAY_CALL,
+        name=reference.__name__, reference=reference, measure=measure, worlds=(4,), may_call=fb.MAY_CALL,
         leaves_out=fb.FUNCTION,
         claims=(*claims, claim("x left alone", 1, "", left_alone(fb.CASES), kept(fb.CASES))),
         hints=(
             *fb.COMMON,
-            Hint(
-                "a mean or a multiple",
-                lambda p: p.fact("factor") is not None,
-                "the numbers are N times too large or too small. A reduce-scatter sums once; nothing is divided, and "
-                "what is the same everywhere is not summed again.",
-            ),
+            Hint("a mean or a multiple", lambda p: p.fact("factor") is not None,
+                 "the numbers are N times too large or too small. A reduce-scatter sums once; nothing is divided, "
+                 "and what is the same everywhere is not summed again."),
             Hint(not_there[0], lambda p: p.fact("own") and not p.fact("gradient"), not_there[1]),
             Hint(not_back[0], s.both(s.fact("own"), s.fact("gradient")), not_back[1]),
-            Hint(
-                "tokens in other places",
-                s.fact("elsewhere"),
-                "the right numbers in another order. Rank r has T/N tokens one after the other, of each sequence; view "
-                "and reshape only rename dims, transpose exchanges them.",
-            ),
-            Hint(
-                "no gradient",
-                s.kind("no graph"),
-                "x.grad is None: autograd does not see through a message. Write an autograd.Function, and return what "
-                "its .apply(x) returns.",
-            ),
+            Hint("tokens in other places", s.fact("elsewhere"),
+                 "the right numbers in another order. Rank r has T/N tokens one after the other, of each sequence; "
+                 "view and reshape only rename dims, transpose exchanges them."),
+            Hint("no gradient", s.kind("no graph"),
+                 "x.grad is None: autograd does not see through a message. Write an autograd.Function, and return "
+                 "what its .apply(x) returns."),
             s.NOT_GIVEN,
-            Hint(
-                "more than is needed",
-                s.kind("calls"),
-                "one collective forward, and one backward. Each of G and S is the other's mirror image.",
-            ),
-            Hint(
-                "another shape",
-                s.either(s.kind("form", "returned"), s.refused("shape")),
-                "G: (B, T/N, D) -> (B, T, D). S: the other way round. Backward: the opposite.",
-            ),
+            Hint("more than is needed", s.kind("calls"),
+                 "one collective forward, and one backward. Each of G and S is the other's mirror image."),
+            Hint("another shape", s.either(s.kind("form", "returned"), s.refused("shape")),
+                 "G: (B, T/N, D) -> (B, T, D). S: the other way round. Backward: the opposite."),
             s.NOT_ALL_RANKS,
-            Hint(
-                "changed what it was given",
-                s.kind("input"),
-                "x is the caller's: work on x.transpose(0, 1).contiguous(), which is a copy.",
-            ),
+            Hint("changed what it was given", s.kind("input"),
+                 "x is the caller's: work on x.transpose(0, 1).contiguous(), which is a copy."),
             s.NOT_KEPT, *s.ANYWHERE,
         ),
     )  # fmt: skip
@@ -227,12 +206,8 @@ def _frozen(case, rank, record):
 
 STEPS = Steps()
 SUM_GRADIENTS = Exercise(
-    name="sum_gradients",
-    reference=sequence.sum_gradients,
-    measure=STEPS,
-    worlds=(4,),
-    may_call=fb.MAY_CALL,
-    leaves_out={name: fb.FUNCTION[name] for name in ("memory", "attributes")} | {
+    name="sum_gradients", reference=sequence.sum_gradients, measure=STEPS, worlds=(4,), may_call=fb.MAY_CALL,
+    leaves_out=but(fb.FUNCTION, "empty rank") | {
         "under way": "it has no backward, and returns when it is done",
         "returned": "it returns nothing: the gradients are in .grad",
         "generators": "the docstring and the notebook give a list",
@@ -247,53 +222,31 @@ SUM_GRADIENTS = Exercise(
     hints=(
         fb.COMMON[0], s.NO_GROUP, s.WHOSE_RANKS,
         Hint("the parameter, not its gradient", s.kind("input"), "sum p.grad; p itself stays."),
-        Hint(
-            "averaged",
-            lambda p: (p.fact("factor") or 1) < 1,
-            "this is no mean over ranks. The loss is a mean over all tokens already, and each rank has the share of "
-            "its own tokens: the shares add up.",
-        ),
-        Hint(
-            "summed twice",
-            lambda p: (p.fact("factor") or 1) > 1,
-            "one all-reduce is enough: what is the same on all ranks becomes N times as large.",
-        ),
-        Hint(
-            "nothing written back",
-            s.fact("own"),
-            "the flat tensor is a copy. After the all-reduce each piece must go back: p.grad.copy_(piece.view_as(p)).",
-        ),
-        Hint(
-            "a parameter without gradient",
-            s.either(s.kind("form", "no graph"), s.refused("None")),
-            "where this rank did not use a parameter, p.grad is None. It counts as zeros, and must hold the sum "
-            "afterwards: p.grad = torch.zeros_like(p).",
-        ),
-        Hint(
-            "sizes that differ between ranks",
-            s.either(s.hung, s.kind("mismatch", "died", "clash")),
-            "the ranks must all-reduce tensors of one size. A parameter that this rank did not use keeps its place, "
-            "with zeros.",
-        ),
-        Hint(
-            "frozen ones too",
-            s.either(s.kind("frozen"), lambda p: ELEMENTS + 2 in [n for _, _, n in p.fact("got", [])]),
-            "a parameter with requires_grad False has no gradient: leave it alone, and do not send it.",
-        ),
+        Hint("averaged", lambda p: (p.fact("factor") or 1) < 1,
+             "this is no mean over ranks. The loss is a mean over all tokens already, and each rank has the share of "
+             "its own tokens: the shares add up."),
+        Hint("summed twice", lambda p: (p.fact("factor") or 1) > 1,
+             "one all-reduce is enough: what is the same on all ranks becomes N times as large."),
+        Hint("nothing written back", s.fact("own"),
+             "the flat tensor is a copy. After the all-reduce each piece must go back: "
+             "p.grad.copy_(piece.view_as(p))."),
+        Hint("a parameter without gradient", s.either(s.kind("form", "no graph"), s.refused("None")),
+             "where this rank did not use a parameter, p.grad is None. It counts as zeros, and must hold the sum "
+             "afterwards: p.grad = torch.zeros_like(p)."),
+        Hint("sizes that differ between ranks", s.either(s.hung, s.kind("mismatch", "died", "clash")),
+             "the ranks must all-reduce tensors of one size. A parameter that this rank did not use keeps its place, "
+             "with zeros."),
+        Hint("frozen ones too",
+             s.either(s.kind("frozen"), lambda p: ELEMENTS + 2 in [n for _, _, n in p.fact("got", [])]),
+             "a parameter with requires_grad False has no gradient: leave it alone, and do not send it."),
         s.NARROW,
-        Hint(
-            "pieces in the wrong places",
-            s.either(s.kind("value"), s.refused("shape")),
-            "write back in the order in which you flattened: each piece begins where the one before it ends, and has "
-            "p.numel() elements.",
-        ),
+        Hint("pieces in the wrong places", s.either(s.kind("value"), s.refused("shape")),
+             "write back in the order in which you flattened: each piece begins where the one before it ends, and "
+             "has p.numel() elements."),
         s.NOT_GIVEN,
-        Hint(
-            "one message per parameter",
-            lambda p: p.kind == "calls" and len(p.facts["got"]) > 2,
-            "a norm's weight is small, and every message costs its latency: put all gradients end to end, and "
-            "all-reduce that once.",
-        ),
+        Hint("one message per parameter", lambda p: p.kind == "calls" and len(p.facts["got"]) > 2,
+             "a norm's weight is small, and every message costs its latency: put all gradients end to end, and "
+             "all-reduce that once."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

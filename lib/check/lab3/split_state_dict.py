@@ -127,11 +127,7 @@ def _of(*endings):
 
 
 EXERCISE = Exercise(
-    name="split_state_dict",
-    reference=shards.split_state_dict,
-    measure=_measure,
-    bonus=True,
-    worlds=(),
+    name="split_state_dict", reference=shards.split_state_dict, measure=_measure, bonus=True, worlds=(),
     leaves_out={
         "under way": "a pure function, without backward",
         "empty rank": "there are no ranks",
@@ -139,7 +135,6 @@ EXERCISE = Exercise(
         "generators": "no argument is an iterator",
         "given used": "no function is given to it",
         "memory": "it keeps nothing; that a part is a copy is a claim",
-        "attributes": "a function has none",
     },
     claims=(
         claim("every rank's part", 6, "tp 1, 2, 3, 6; 2 blocks, whatever stands before",
@@ -150,72 +145,36 @@ EXERCISE = Exercise(
         claim("the whole state left alone", 1, "", _no("input")),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "write the loop over state.items() yourself."),
-        Hint(
-            "names left out",
-            s.kind("names", "returned"),
-            "every name of the whole model is in the result, also of what is not cut: return {name: tensor}.",
-        ),
+        s.CALLED_LIB.saying("write the loop over state.items() yourself."),
+        Hint("names left out", s.kind("names", "returned"),
+             "every name of the whole model is in the result, also of what is not cut: return {name: tensor}."),
         Hint("another dtype", s.fact("dtype"), "a part has the dtype of the whole: cut and clone, and nothing else."),
-        Hint(
-            "not by the end of the name",
-            s.fact("inside"),
-            "without a prefix it was right. Look at how a name ends, its last two words, not at what is anywhere in "
-            "it.",
-        ),
-        Hint(
-            "the bias of a row layer",
-            _of("out.bias", "down.bias"),
-            "by rows the bias is added once, after the sum: every rank has all of it.",
-        ),
-        Hint(
-            "the bias of a column layer",
-            _of("q.bias", "k.bias", "v.bias", "up.bias"),
-            "by columns each rank has some of the outputs, so that part of the bias: dim 0.",
-        ),
-        Hint(
-            "a norm or a position",
-            lambda p: p.kind == "value" and not p.facts["cut"],
-            "norms and positions work on whole tokens: every rank has all of them.",
-        ),
-        Hint(
-            "rows for columns",
-            _of("out.weight", "down.weight"),
-            "torch keeps weights as (out, in). mlp.down and attention.out take cut inputs: their weight is cut on "
-            "dim 1.",
-        ),
-        Hint(
-            "the vocabulary",
-            _of("token.weight", "head.weight"),
-            "embedding and head are (V, D), and cut by vocabulary, dim 0.",
-        ),
-        Hint(
-            "columns for rows",
-            s.kind("value"),
-            "torch keeps weights as (out, in). mlp.up and attention.q, k, v give cut outputs: their weight is cut on "
-            "dim 0.",
-        ),
-        Hint(
-            "views of what is cut",
-            s.both(s.kind("shared"), s.fact("cut")),
-            "chunk and slices are views: the part would keep the whole tensor alive, and change with it. Clone it.",
-        ),
-        Hint(
-            "the same tensor where nothing is cut",
-            s.kind("shared"),
-            "what is not cut must be a copy as well, or training the part changes the whole: tensor.clone().",
-        ),
-        Hint(
-            "no error",
-            s.kind("accepted"),
-            "chunk and tensor_split make unequal parts without a word. Look first: if tensor.shape[dim] % tp: raise "
-            "ValueError(...), with name and numbers.",
-        ),
-        Hint(
-            "changed what it was given",
-            s.kind("input"),
-            "put the parts into a new dict: state[name] = ... writes into the caller's.",
-        ),
+        Hint("not by the end of the name", s.fact("inside"),
+             "without a prefix it was right. Look at how a name ends, its last two words, not at what is anywhere in "
+             "it."),
+        Hint("the bias of a row layer", _of("out.bias", "down.bias"),
+             "by rows the bias is added once, after the sum: every rank has all of it."),
+        Hint("the bias of a column layer", _of("q.bias", "k.bias", "v.bias", "up.bias"),
+             "by columns each rank has some of the outputs, so that part of the bias: dim 0."),
+        Hint("a norm or a position", lambda p: p.kind == "value" and not p.facts["cut"],
+             "norms and positions work on whole tokens: every rank has all of them."),
+        Hint("rows for columns", _of("out.weight", "down.weight"),
+             "torch keeps weights as (out, in). mlp.down and attention.out take cut inputs: their weight is cut on "
+             "dim 1."),
+        Hint("the vocabulary", _of("token.weight", "head.weight"),
+             "embedding and head are (V, D), and cut by vocabulary, dim 0."),
+        Hint("columns for rows", s.kind("value"),
+             "torch keeps weights as (out, in). mlp.up and attention.q, k, v give cut outputs: their weight is cut "
+             "on dim 0."),
+        Hint("views of what is cut", s.kind("shared", cut=True),
+             "chunk and slices are views: the part would keep the whole tensor alive, and change with it. Clone it."),
+        Hint("the same tensor where nothing is cut", s.kind("shared"),
+             "what is not cut must be a copy as well, or training the part changes the whole: tensor.clone()."),
+        Hint("no error", s.kind("accepted"),
+             "chunk and tensor_split make unequal parts without a word. Look first: if tensor.shape[dim] % tp: raise "
+             "ValueError(...), with name and numbers."),
+        Hint("changed what it was given", s.kind("input"),
+             "put the parts into a new dict: state[name] = ... writes into the caller's."),
         s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -58,7 +58,6 @@ EXERCISE = Exercise(
         "generators": "no argument is an iterator",
         "returned": "the docstring promises no copy where N is 1",
         "memory": "each rank has all tokens of some heads: what it makes of them is its own choice",
-        "attributes": "a function has none",
     },
     claims=(
         claim("attention over the sequence", 4, cut.SAY, fb.values(CALLS)),
@@ -69,62 +68,37 @@ EXERCISE = Exercise(
         claim("q, k and v left alone", 1, "", left_alone(cut.CASES), kept(cut.CASES)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "build it from all_to_all and attend."),
+        s.CALLED_LIB.saying("build it from all_to_all and attend."),
         s.NO_GRAPH,
-        Hint(
-            "shards differ in length",
-            s.both(s.kind(*s.SHAPES, "clash"), s.in_case(cut.CASES, lambda case: case.T % case.world_size > 0)),
-            "13 tokens over 3 ranks: give all_to_all the rows to each rank, and from each. From rank r there come "
-            "H/N heads of len(layout[r]) tokens.",
-        ),
+        Hint("shards differ in length",
+             s.in_case(cut.CASES, lambda case: case.T % case.world_size > 0, *s.SHAPES, "clash"),
+             "13 tokens over 3 ranks: give all_to_all the rows to each rank, and from each. From rank r there come "
+             "H/N heads of len(layout[r]) tokens."),
         s.under_way(cut.CASES, lambda case: bool(case.pairs)), s.NO_GROUP, s.WHOSE_RANKS, s.NARROW, s.alone(cut.CASES),
-        Hint(
-            "a head that several ranks read",
-            s.both(s.kind("value"), s.fact("gradient"), s.in_case(cut.CASES, _fewer)),
-            "a key/value head that went to several ranks gets the sum of what they return. repeat_interleave under "
-            "autograd does so, if it stands before the exchange.",
-        ),
-        Hint(
-            "fewer key/value heads than ranks",
-            s.both(s.kind(*s.SHAPES, "clash", "returned"), s.in_case(cut.CASES, _fewer)),
-            "where K < N, each of the N/K ranks whose query heads read a head needs it: query head i reads head "
-            "i // (H/K), so rank r needs head r // (N/K).",
-        ),
-        Hint(
-            "the order of the tokens",
-            _only_in_causal,
-            "without a mask it was right. After the exchange the tokens stand in the order of the ranks: first all of "
-            "layout[0], then all of layout[1]. These are the positions of queries and of keys.",
-        ),
-        Hint(
-            "no way back",
-            s.both(s.kind("value"), s.fact("gradient")),
-            "backward of an exchange is the other exchange: gradients of all tokens of my heads become those of all "
-            "heads of my tokens, and the other way round.",
-        ),
-        Hint(
-            "numbers in other places",
-            s.kind("value"),
-            "all_to_all cuts rows, and joins what came by sender. So heads come first when it cuts by heads; and what "
-            "came is (N, H/N, t, ...): ranks and heads must change places before tokens are joined. view and reshape "
-            "exchange nothing, transpose and permute do.",
-        ),
-        Hint(
-            "heads repeated more than is needed",
-            s.both(s.kind("calls"), s.fact("repeated")),
-            "max(K, N) key/value heads are enough: a rank needs those alone that its query heads read, each once.",
-        ),
+        Hint("a head that several ranks read",
+             s.both(s.kind("value"), s.fact("gradient"), s.in_case(cut.CASES, _fewer)),
+             "a key/value head that went to several ranks gets the sum of what they return. repeat_interleave under "
+             "autograd does so, if it stands before the exchange."),
+        Hint("fewer key/value heads than ranks", s.in_case(cut.CASES, _fewer, *s.SHAPES, "clash", "returned"),
+             "where K < N, each of the N/K ranks whose query heads read a head needs it: query head i reads head i "
+             "// (H/K), so rank r needs head r // (N/K)."),
+        Hint("the order of the tokens", _only_in_causal,
+             "without a mask it was right. After the exchange the tokens stand in the order of the ranks: first all "
+             "of layout[0], then all of layout[1]. These are the positions of queries and of keys."),
+        Hint("no way back", s.kind("value", gradient=True),
+             "backward of an exchange is the other exchange: gradients of all tokens of my heads become those of all "
+             "heads of my tokens, and the other way round."),
+        Hint("numbers in other places", s.kind("value"),
+             "all_to_all cuts rows, and joins what came by sender. So heads come first when it cuts by heads; and "
+             "what came is (N, H/N, t, ...): ranks and heads must change places before tokens are joined. view and "
+             "reshape exchange nothing, transpose and permute do."),
+        Hint("heads repeated more than is needed", s.kind("calls", repeated=True),
+             "max(K, N) key/value heads are enough: a rank needs those alone that its query heads read, each once."),
         s.NOT_GIVEN,
-        Hint(
-            "more than is needed",
-            s.kind("calls"),
-            "q, k and v go once, and the result comes back once; backward the same, the other way round.",
-        ),
-        Hint(
-            "another shape",
-            s.either(s.kind("form", "returned"), s.refused("shape")),
-            "(B, H, t, d) -> (B, H/N, T, d), attention, and back to (B, H, t, d).",
-        ),
+        Hint("more than is needed", s.kind("calls"),
+             "q, k and v go once, and the result comes back once; backward the same, the other way round."),
+        Hint("another shape", s.either(s.kind("form", "returned"), s.refused("shape")),
+             "(B, H, t, d) -> (B, H/N, T, d), attention, and back to (B, H, t, d)."),
         s.NOT_ALL_RANKS, s.TWO_ONLY,
         Hint("changed what it was given", s.kind("input"), "q, k and v are the caller's: change copies."),
         s.NOT_KEPT, *s.ANYWHERE,

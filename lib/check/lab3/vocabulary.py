@@ -21,13 +21,14 @@ from lib.check import symptoms as s
 from lib.check.cases import draw, seen
 from lib.check.claims import claim, kept, left_alone
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
+from lib.check.left_out import but
 from lib.check.traffic import astray, beside, only_calls
 from lib.tensor_parallel import mappings, vocabulary
 
 V, D = 12, 3
 TOKENS = torch.tensor([[3, 0, 7, 11, 6, 2, 8], [5, 9, 1, 7, 10, 4, 0]], device="cpu")  # (B, T)
 TARGETS = torch.tensor([[7, 0, 5, 11, 3, 8], [6, 2, 9, 1, 10, 4]], device="cpu")  # (B, T)
-LEAVES_OUT = {name: fb.FUNCTION[name] for name in ("generators", "memory", "attributes")}
+LEAVES_OUT = but(fb.FUNCTION, "empty rank", "returned")
 RANKS = {"worlds": (4,), "may_call": (*fb.MAY_CALL, "vocabulary.leave"), "leaves_out": LEAVES_OUT}
 NOTHING = fb.Turn((0, 1), what="rank 0's words only")
 ANOTHER_ROW = Hint(
@@ -36,18 +37,13 @@ ANOTHER_ROW = Hint(
     "rank r's row of token t is t - r * rows, with rows = V/N. Below 0 and from `rows` on it is another rank's: look "
     "up row 0 for those, and cover what comes with zeros.",
 )
-LEFT_ALONE = Hint(
-    "changed what it was given",
-    s.kind("input"),
-    "`tokens -= ...`, `logits -= m`, .exp_() and tensor[mask] = ... write into the caller's tensors, which are still "
-    "needed. `row = tokens - ...` makes a new one.",
-)
-NO_GRADIENT = Hint(
-    "no gradient",
-    s.kind("no graph"),
-    "its .grad is None: the way to the result is cut somewhere. .data, .detach() and no_grad cut it, and so does an "
-    "all-reduce that is not g. Inside torch.autograd.Function.forward nothing is recorded: backward returns it.",
-)
+LEFT_ALONE = Hint("changed what it was given", s.kind("input"),
+                  "`tokens -= ...`, `logits -= m`, .exp_() and tensor[mask] = ... write into the caller's tensors, "
+                  "which are still needed. `row = tokens - ...` makes a new one.")  # fmt: skip
+NO_GRADIENT = Hint("no gradient", s.kind("no graph"),
+                   "its .grad is None: the way to the result is cut somewhere. .data, .detach() and no_grad cut it, "
+                   "and so does an all-reduce that is not g. Inside torch.autograd.Function.forward nothing is "
+                   "recorded: backward returns it.")  # fmt: skip
 
 
 def _of(case, ids):
@@ -83,10 +79,7 @@ VECTORS = fb.ForwardBackward(TABLES, _vectors, _g)
 
 
 EMBEDDING = Exercise(
-    name="vocab_parallel_embedding",
-    reference=vocabulary.vocab_parallel_embedding,
-    measure=VECTORS,
-    **RANKS,
+    name="vocab_parallel_embedding", reference=vocabulary.vocab_parallel_embedding, measure=VECTORS, **RANKS,
     claims=(
         claim("each token's vector", 3, f"{fb.GROUPS_SAY}; each rank's first and last row", fb.values(VECTORS)),
         claim("each row's gradient", 2, "of its own tokens, twice for a token that is there twice",
@@ -98,43 +91,25 @@ EMBEDDING = Exercise(
     hints=(
         *fb.COMMON,
         ANOTHER_ROW,
-        Hint(
-            "not summed",
-            s.fact("own"),
-            "every rank has the vectors of its own tokens now, and zeros for the others. `leave(partial, group)` adds "
-            "up: return what it returns.",
-        ),
-        Hint(
-            "a mean or a multiple",
-            lambda p: p.fact("factor") is not None and not p.fact("gradient"),
-            "one rank has the vector, the others add zeros: the sum is the vector already. Sum once, divide by "
-            "nothing.",
-        ),
-        Hint(
-            "another shape or dtype",
-            s.kind("form", "returned"),
-            "one vector per token, (B, T, D), in the dtype of weight. torch.zeros(...) is float32: use masked_fill, "
-            "or torch.zeros_like.",
-        ),
+        Hint("not summed", s.fact("own"),
+             "every rank has the vectors of its own tokens now, and zeros for the others. `leave(partial, group)` "
+             "adds up: return what it returns."),
+        Hint("a mean or a multiple", lambda p: p.fact("factor") is not None and not p.fact("gradient"),
+             "one rank has the vector, the others add zeros: the sum is the vector already. Sum once, divide by "
+             "nothing."),
+        Hint("another shape or dtype", s.kind("form", "returned"),
+             "one vector per token, (B, T, D), in the dtype of weight. torch.zeros(...) is float32: use masked_fill, "
+             "or torch.zeros_like."),
         NO_GRADIENT,
-        Hint(
-            "a wrong gradient",
-            s.fact("gradient"),
-            "backward needs nothing from you: the gradient of a sum is that of each term, and what is covered with "
-            "zeros has none. Leave it to autograd, and to `leave`.",
-        ),
-        Hint(
-            "other vectors",
-            s.kind("value"),
-            "rank r has the rows r * rows to (r+1) * rows - 1, one after the other. It gives the vectors of tokens in "
-            "these, and zeros for all others.",
-        ),
+        Hint("a wrong gradient", s.fact("gradient"),
+             "backward needs nothing from you: the gradient of a sum is that of each term, and what is covered with "
+             "zeros has none. Leave it to autograd, and to `leave`."),
+        Hint("other vectors", s.kind("value"),
+             "rank r has the rows r * rows to (r+1) * rows - 1, one after the other. It gives the vectors of tokens "
+             "in these, and zeros for all others."),
         s.NOT_GIVEN,
-        Hint(
-            "more than one g",
-            s.kind("calls"),
-            "one call of leave, with the (B, T, D) partial vectors: the other ranks have everything else already.",
-        ),
+        Hint("more than one g", s.kind("calls"),
+             "one call of leave, with the (B, T, D) partial vectors: the other ranks have everything else already."),
         s.NOT_ALL_RANKS, LEFT_ALONE, s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -207,10 +182,7 @@ def _times(*wanted):
 
 
 CROSS_ENTROPY = Exercise(
-    name="vocab_parallel_cross_entropy",
-    reference=vocabulary.vocab_parallel_cross_entropy,
-    measure=LOSS,
-    **RANKS,
+    name="vocab_parallel_cross_entropy", reference=vocabulary.vocab_parallel_cross_entropy, measure=LOSS, **RANKS,
     claims=(
         claim("the mean of -log p(target)", 4, f"{fb.GROUPS_SAY}; every target",
               fb.values(LOSS, cases=(*fb.TURNS, NOTHING, fb.ALONE))),
@@ -220,61 +192,36 @@ CROSS_ENTROPY = Exercise(
         claim("logits and targets left alone", 1, "", left_alone(CASES), kept(CASES)),
     ),
     hints=(
-        Hint(
-            "no largest taken off",
-            _large(lambda maxima, calls: maxima == 0 and calls < 3),
-            "exp(1000) is inf, and if all logits are near -1000 every exp is 0. Take the largest logit of the token "
-            "off first, the largest of all ranks: all_reduce(largest, group, op=dist.ReduceOp.MAX).",
-        ),
-        Hint(
-            "the max taken as a sum",
-            _large(lambda maxima, calls: maxima == 0),
-            "all_reduce sums, unless you say op=dist.ReduceOp.MAX. With another number than the largest the loss is "
-            "right as long as logits are small, and overflows when they are not.",
-        ),
-        Hint(
-            "something else overflows",
-            _large(),
-            "with small logits the loss was right. exp is safe only if its argument is at most 0, and 0 for one word "
-            "of each token: z - m, with m the largest logit of that token on all ranks.",
-        ),
-        Hint(
-            "all_reduce's arguments",
-            s.raised("KeyError"),
-            "it is all_reduce(tensor, group, op=dist.ReduceOp.MAX): the group comes second.",
-        ),
+        Hint("no largest taken off", _large(lambda maxima, calls: maxima == 0 and calls < 3),
+             "exp(1000) is inf, and if all logits are near -1000 every exp is 0. Take the largest logit of the token "
+             "off first, the largest of all ranks: all_reduce(largest, group, op=dist.ReduceOp.MAX)."),
+        Hint("the max taken as a sum", _large(lambda maxima, calls: maxima == 0),
+             "all_reduce sums, unless you say op=dist.ReduceOp.MAX. With another number than the largest the loss is "
+             "right as long as logits are small, and overflows when they are not."),
+        Hint("something else overflows", _large(),
+             "with small logits the loss was right. exp is safe only if its argument is at most 0, and 0 for one "
+             "word of each token: z - m, with m the largest logit of that token on all ranks."),
+        Hint("all_reduce's arguments", s.raised("KeyError"),
+             "it is all_reduce(tensor, group, op=dist.ReduceOp.MAX): the group comes second."),
         *fb.COMMON,
         ANOTHER_ROW,
         Hint("the sum, not the mean", _times(TARGETS.numel()), "the mean over all B*T tokens: .mean() at the end."),
-        Hint(
-            "N times",
-            _times(2, 1 / 2),
-            "after the all-reduces all ranks have the same loss: neither add it up over the ranks, nor divide by N.",
-        ),
-        Hint(
-            "not one number",
-            s.kind("form", "returned"),
-            "the loss is one number, the mean over all B*T tokens, as a tensor of shape () in the dtype of the logits.",
-        ),
+        Hint("N times", _times(2, 1 / 2),
+             "after the all-reduces all ranks have the same loss: neither add it up over the ranks, nor divide by N."),
+        Hint("not one number", s.kind("form", "returned"),
+             "the loss is one number, the mean over all B*T tokens, as a tensor of shape () in the dtype of the "
+             "logits."),
         NO_GRADIENT,
-        Hint(
-            "the scale of the gradient",
-            s.both(s.fact("gradient"), lambda p: p.fact("factor") is not None and p.facts["factor"] > 0),
-            "the loss is a mean over B*T tokens, and backward is given the gradient of the loss: grad * (p - 1 at the "
-            "target) / (B*T). All ranks have the same loss: no factor N, no all-reduce.",
-        ),
-        Hint(
-            "a wrong gradient",
-            s.fact("gradient"),
-            "dL/dz_v = (p_v - [v is the target]) / (B*T), with p over all words. An in-place all-reduce is nothing "
-            "that autograd knows: write an autograd.Function, with a backward of your own.",
-        ),
-        Hint(
-            "another loss",
-            s.kind("value"),
-            "-log p = log sum exp(z - m) - (z_target - m). Print the three numbers of one token on every rank, and "
-            "compare them with those of the whole logits.",
-        ),
+        Hint("the scale of the gradient",
+             s.both(s.fact("gradient"), lambda p: p.fact("factor") is not None and p.facts["factor"] > 0),
+             "the loss is a mean over B*T tokens, and backward is given the gradient of the loss: grad * (p - 1 at "
+             "the target) / (B*T). All ranks have the same loss: no factor N, no all-reduce."),
+        Hint("a wrong gradient", s.fact("gradient"),
+             "dL/dz_v = (p_v - [v is the target]) / (B*T), with p over all words. An in-place all-reduce is nothing "
+             "that autograd knows: write an autograd.Function, with a backward of your own."),
+        Hint("another loss", s.kind("value"),
+             "-log p = log sum exp(z - m) - (z_target - m). Print the three numbers of one token on every rank, and "
+             "compare them with those of the whole logits."),
         Hint(
             "logits gathered",
             lambda p: (p.kind == "another way" and "gather" in p.facts["called"])
@@ -283,17 +230,11 @@ CROSS_ENTROPY = Exercise(
             "and the target's logit.",
         ),
         s.NOT_GIVEN,
-        Hint(
-            "more than three numbers",
-            s.kind("elements"),
-            "reduce over this rank's words first, and send what is left: (B, T) for the largest, the sum and the "
-            "target.",
-        ),
-        Hint(
-            "sends in backward",
-            s.kind("backward"),
-            "with m and the sum known from forward, each rank has the p of its own words: backward needs nobody.",
-        ),
+        Hint("more than three numbers", s.kind("elements"),
+             "reduce over this rank's words first, and send what is left: (B, T) for the largest, the sum and the "
+             "target."),
+        Hint("sends in backward", s.kind("backward"),
+             "with m and the sum known from forward, each rank has the p of its own words: backward needs nobody."),
         s.NOT_ALL_RANKS, LEFT_ALONE, s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

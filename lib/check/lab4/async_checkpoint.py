@@ -238,15 +238,11 @@ def _found(*keys):
 
 
 def _part(name):
-    return s.both(s.kind("another moment"), s.fact("part", name))
+    return s.kind("another moment", part=name)
 
 
 EXERCISE = Exercise(
-    name="AsyncCheckpoint",
-    reference=background.AsyncCheckpoint,
-    measure=_measure,
-    worlds=(),
-    bonus=True,
+    name="AsyncCheckpoint", reference=background.AsyncCheckpoint, measure=_measure, worlds=(), bonus=True,
     leaves_out={
         "precise": "bits are compared, of every dtype that is there",
         "under way": "at most one is: that is a claim",
@@ -264,7 +260,7 @@ EXERCISE = Exercise(
         claim("errors are told", 1, "a full disk; the one before stays, the next works", _found("errors")),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "write begin, write and wait yourself."),
+        s.CALLED_LIB.saying("write begin, write and wait yourself."),
         Hint("written at once", s.kind("stalls"),
              "begin only copies, and starts a thread: Thread(target=self.write, args=(step, state)).start()."),
         Hint("nothing saved", s.kind("not there"),
@@ -274,7 +270,7 @@ EXERCISE = Exercise(
              "'position': position}."),
         Hint("random numbers of another moment", _part("random"),
              "ask for checkpoint.random_state() in begin, not in the background: training draws on meanwhile."),
-        Hint("not copied", s.both(s.kind("another moment"), s.fact("later")),
+        Hint("not copied", s.kind("another moment", later=True),
              "state_dict() gives the very tensors that training changes, and a dict stays the caller's. Copy it all in "
              "begin, with what is inside: checkpoint.snapshot, or copy.deepcopy."),
         Hint("not what was there", s.kind("another moment"),
@@ -298,7 +294,7 @@ EXERCISE = Exercise(
         Hint("silent", s.kind("silent"),
              "an exception in a thread is printed, and lost. Keep it, self.error = error, and let wait() raise it."),
         Hint("raised again", s.kind("again"), "once it is told, forget it: self.error = None."),
-        Hint("no more", s.kind("no more"), "after an error the next begin starts a new thread, as ever."),
+        Hint("no more", s.kind("no more"), "after an error the next begin starts a new thread, as always."),
         pure.NOTHING, *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -28,10 +28,7 @@ def _measure(fn):
 
 
 FSDP = Exercise(
-    name="FSDP",
-    reference=zero.FSDP,
-    measure=_measure,
-    worlds=(4,),
+    name="FSDP", reference=zero.FSDP, measure=_measure, worlds=(4,),
     may_call=(*MAY_CALL, "fsdp_training.unshard", "fsdp_training.reduce_gradients", "unit.unshard",
               "unit.reduce_gradients"),
     leaves_out=LEAVES_OUT | {"empty rank": "every rank runs the same units: a rule of FSDP; a Unit meets it"},
@@ -44,7 +41,7 @@ FSDP = Exercise(
     ),
     hints=(
         CALLS_LIB,
-        Hint("not gathered for forward", s.both(s.kind("not whole"), s.fact("way", "forward")),
+        Hint("not gathered for forward", s.kind("not whole", way="forward"),
              "before_forward(place) makes self.units[place] whole: unshard()."),
         Hint("not gathered for backward", s.kind("not whole"),
              "after_forward has freed it, and its backward reads the weights again: before_backward(place) gathers it "
@@ -63,7 +60,7 @@ FSDP = Exercise(
         Hint("a second copy", s.kind("alive"),
              "something is kept beside what is whole now: a copy of gathered parameters, or of whole gradients."),
         Hint("whole in the end", s.kind("left"), "reshard() it: after forward, and again after backward."),
-        Hint("gathered too often", s.both(s.kind("gathers"), s.fact("more")),
+        Hint("gathered too often", s.kind("gathers", more=True),
              "once for forward, once for backward, and not while it is whole already."),
         Hint("kept from forward to backward", s.kind("gathers"),
              "a unit that is kept needs no second gather, and its memory all the time. Each is freed after its "

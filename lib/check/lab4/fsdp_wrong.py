@@ -31,9 +31,8 @@ UNIT = (
     _gather("another tensor for the whole", "flat.whole = self.all_gather(flat.shard.detach(), flat.group)"),
     Mistake("another tensor for the whole", edit(FREE, f"{FREE}\n            flat.whole = flat.whole.new_empty(0)")),
     Mistake("not attached", edit("self.attach()", "self.is_unsharded = True")),
-    Mistake("not attached", edit(
-        "flat.attach()", "flat.attach()\n            for p in flat.parameters: p.data = p.data.clone()"
-    )),
+    Mistake("not attached",
+            edit("flat.attach()", "flat.attach()\n            for p in flat.parameters: p.data = p.data.clone()")),
     _gather(
         "gathered once",
         "if not hasattr(flat, 'first'): flat.first = self.all_gather(flat.shard.detach(), flat.group)\n"
@@ -44,23 +43,17 @@ UNIT = (
     _gather("rounded on the way", "flat.whole.copy_(self.all_gather(flat.shard.detach().float(), flat.group))"),
     Mistake("the flag", edit("        self.is_unsharded = True\n", "")),
     Mistake("the flag", edit("self.is_unsharded = False", "self.is_unsharded = getattr(self, 'is_unsharded', False)")),
-    _reduce(
-        "overwritten",
-        f"flat.shard.grad = {PIECE}",
-        "a second micro-batch adds to the shards' .grad, as backward adds to a parameter's: flat.add_gradient(piece).",
-    ),
-    _reduce(
-        "averaged twice",
-        f"flat.add_gradient({PIECE} / flat.world_size)",
-        "flat.take_gradients() has divided by N already, so the sum of all ranks' lines is the mean.",
-    ),
+    _reduce("overwritten", f"flat.shard.grad = {PIECE}",
+            "a second micro-batch adds to the shards' .grad, as backward adds to a parameter's: "
+            "flat.add_gradient(piece)."),
+    _reduce("averaged twice", f"flat.add_gradient({PIECE} / flat.world_size)",
+            "flat.take_gradients() has divided by N already, so the sum of all ranks' lines is the mean."),
     _reduce("a sum, no mean", f"flat.add_gradient({PIECE} * flat.world_size)"),
     _reduce("another rank's gradient", f"{PIECE.replace(TAKE, 'shard.new_zeros(flat.padded)')}\n"
             "            at = flat.padded // flat.world_size\n"
             "            flat.add_gradient(flat.take_gradients()[:at].clone())"),
     _reduce("rounded on the way", f"flat.add_gradient({PIECE.replace(TAKE, TAKE + '.float()')})"),
-    _reduce("padding left out",
-            f"flat.add_gradient({PIECE.replace(TAKE, TAKE + '[: flat.n]')})"),
+    _reduce("padding left out", f"flat.add_gradient({PIECE.replace(TAKE, TAKE + '[: flat.n]')})"),
     _reduce("nothing is reduced", PIECE),
     _reduce("not on every rank", f"if any(p.grad is not None for p in flat.parameters): flat.add_gradient({PIECE})"),
     _reduce("a second copy", "flat.line = flat.take_gradients()\n"

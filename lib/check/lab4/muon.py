@@ -117,12 +117,8 @@ def _wrong(where, matrices, before, right, owner, rank, step):
     own_first = sorted(range(len(matrices)), key=lambda i: owner[i] != rank)
     for i in own_first:
         if problem := compared(f"{where}, matrix {i}, of rank {owner[i]}", matrices[i].detach(), right[i]):
-            problem.facts |= {
-                "own": owner[i] == rank,
-                "still": torch.equal(matrices[i], before[i]),
-                "step": step,
-                "own right": owner[i] != rank and rank in owner,
-            }
+            still = torch.equal(matrices[i], before[i])
+            problem.facts |= {"own": owner[i] == rank, "still": still, "step": step}
             return problem
     return None
 
@@ -160,16 +156,8 @@ def _order(case, rank, record):
     return None
 
 
-def _value(**facts):
-    return lambda p: p.kind == "value" and all(p.fact(name) == value for name, value in facts.items())
-
-
 MUON = Exercise(
-    name="Muon",
-    reference=zero.Muon,
-    measure=_measure,
-    worlds=(4,),
-    bonus=True,
+    name="Muon", reference=zero.Muon, measure=_measure, worlds=(4,), bonus=True,
     may_call=(*MAY_CALL, "muon.reduce", "muon.broadcast", "muon._one"),
     leaves_out={
         "under way": "step() returns when the step is over: no two are under way",
@@ -186,9 +174,8 @@ MUON = Exercise(
         claim("momentum on the owner alone", 1, "and every .grad is None afterwards", noted(CASES, "kept")),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "write step() yourself: two loops over all matrices, one between."),
-        Hint("the group is not passed on", s.kind("group"),
-             "hand self.group on: self.reduce(gradient, owner, self.group), and the same to broadcast."),
+        s.CALLED_LIB.saying("write step() yourself: two loops over all matrices, one between."),
+        s.NO_GROUP.saying("hand self.group on: self.reduce(gradient, owner, self.group), and the same to broadcast."),
         Hint("a matrix without gradient", s.either(s.refused("None"), s.raised("AttributeError", "TypeError")),
              "a matrix that this rank did not use has .grad None. It still takes part in the reduce, with zeros."),
         Hint("a leaf changed in place", s.raised("RuntimeError"),
@@ -197,17 +184,17 @@ MUON = Exercise(
         Hint("not every rank", s.kind("clash"),
              "all ranks of the group call every reduce and every broadcast, in one order and with the matrix's owner "
              "as the rank: also those that own nothing, and those that have no gradient."),
-        Hint("no reduce", s.both(_value(own=True), s.fact("still", False), s.fact("step", 0)),
+        Hint("no reduce", s.kind("value", own=True, still=False, step=0),
              "the owner needs the sum of all ranks' gradients before it updates: one Newton-Schulz, of the whole sum. "
              "The mean of the ranks' own updates is something else."),
-        Hint("the owner does nothing", _value(own=True, still=True, step=0),
+        Hint("the owner does nothing", s.kind("value", own=True, still=True, step=0),
              "a rank calls self.update(matrix, gradient) for each matrix that it owns."),
-        Hint("not brought back", _value(own=False, still=True),
+        Hint("not brought back", s.kind("value", own=False, still=True),
              "the owner has new weights, and nobody else knows: broadcast each matrix from its owner, into the matrix "
              "itself."),
         Hint("left over from the step before", lambda p: p.kind == "value" and p.fact("step", 0) > 0,
              "right in the first step. What does the second one still see of it?"),
-        Hint("broadcast too early", _value(own=False),
+        Hint("broadcast too early", s.kind("value", own=False),
              "first the owners update, then broadcast: what was sent is not what the owner ends with."),
         s.NOT_GIVEN,
         Hint("one after another", s.kind("in turn"),

@@ -11,16 +11,10 @@ LEAST, LARGEST = "load.index(min(load))", "key=lambda i: -costs[i]"
 
 OWNERS = (
     Mistake("in turn", edit(LEAST, "i % N"), "a turn each is equal in number; in cost only by chance."),
-    Mistake(
-        "the smallest first",
-        edit(LARGEST, "key=lambda i: costs[i]"),
-        "the largest then comes last, on top of what its rank has: begin with it.",
-    ),
-    Mistake(
-        "as they come",
-        edit(f"sorted(range(len(costs)), {LARGEST})", "range(len(costs))"),
-        "a large one that comes late lands on top of what its rank has already: the most expensive first.",
-    ),
+    Mistake("the smallest first", edit(LARGEST, "key=lambda i: costs[i]"),
+            "the largest then comes last, on top of what its rank has: begin with it."),
+    Mistake("as they come", edit(f"sorted(range(len(costs)), {LARGEST})", "range(len(costs))"),
+            "a large one that comes late lands on top of what its rank has already: the most expensive first."),
     Mistake(
         "in sorted order",
         edit("owner[i] =", "owner[sorted(range(len(costs)), key=lambda j: -costs[j]).index(i)] =").then(
@@ -31,7 +25,7 @@ OWNERS = (
     Mistake("counted, not weighed", edit("+= costs[i]", "+= 1"), "add the matrix's cost to the load, not 1."),
     Mistake("all on one rank", edit("        load[owner[i]] += costs[i]\n", "")),
     Mistake("ranks from 1", edit(LEAST, f"{LEAST} + 1").then("load[owner[i]] +=", "load[owner[i] - 1] +=")),
-)
+)  # fmt: skip
 
 MUON = (
     Mistake("the group is not passed on", edit(REDUCE, "self.reduce(gradient, owner)\n")),

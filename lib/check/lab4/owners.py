@@ -88,12 +88,8 @@ def _balanced(owner, costs, N):
 each = partial(pure.each, words=_words)
 
 OWNERS = Exercise(
-    name="owners",
-    reference=muon.owners,
-    measure=lambda fn: pure.asked(fn, muon.owners, CASES, _given, _read),
-    worlds=(),
-    bonus=True,
-    leaves_out=pure.LEAVES_OUT,
+    name="owners", reference=muon.owners, measure=lambda fn: pure.asked(fn, muon.owners, CASES, _given, _read),
+    worlds=(), bonus=True, leaves_out=pure.LEAVES_OUT,
     claims=(
         claim("one owner each", 1, "as many as matrices, ranks 0 to N-1", each(CASES, _each_once)),
         claim("within 5 % of the best", 2, "sizes of GPTs on 1 to 16 ranks", each(CASES, _balanced)),
@@ -101,19 +97,19 @@ OWNERS = Exercise(
               pure.left_alone(_words), pure.new_each_time(_words)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "a loop over the costs and a list of loads are enough."),
+        s.CALLED_LIB.saying("a loop over the costs and a list of loads are enough."),
         pure.NOTHING,
         Hint("gone through once", s.kind("iterator"), "return a list: every rank goes through it in each step."),
         Hint("not a list of ranks", s.kind("form"), "return [rank, rank, ...], a whole number for each matrix."),
         pure.CHANGED,
         Hint("not one for each", s.kind("number"), "owner[i] is the rank of the matrix with costs[i]."),
-        Hint("ranks from 1", s.both(s.kind("beyond"), s.fact("of")), "ranks count from 0 to N-1."),
+        Hint("ranks from 1", s.kind("beyond", of=True), "ranks count from 0 to N-1."),
         Hint("no such rank", s.kind("beyond"), "ranks are 0 to N-1, also where there are fewer matrices than ranks."),
         Hint("nothing there", s.raised("IndexError", "ValueError", "ZeroDivisionError"),
              "there may be no matrices at all, or fewer than ranks."),
-        Hint("all on one rank", s.both(s.kind("load"), s.fact("all")),
+        Hint("all on one rank", s.kind("load", all=True),
              "add the cost to the owner's load, or every matrix goes to the same rank."),
-        Hint("a rank is idle", s.both(s.kind("load"), s.fact("idle")),
+        Hint("a rank is idle", s.kind("load", idle=True),
              "a rank has nothing to do, while there are matrices enough: give each to the rank with the least load."),
         Hint("runs of neighbours", s.both(s.kind("load"), s.fact("in order")),
              "neighbours need not stay together: nothing is sent from matrix to matrix. Any rank may own any of them."),

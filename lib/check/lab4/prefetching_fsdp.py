@@ -159,10 +159,7 @@ def _walk(fsdp, watch, recorder):
 
 
 EXERCISE = Exercise(
-    name="PrefetchingFSDP",
-    reference=zero.PrefetchingFSDP,
-    measure=_measure,
-    worlds=(4,),
+    name="PrefetchingFSDP", reference=zero.PrefetchingFSDP, measure=_measure, worlds=(4,),
     may_call=(*MAY_CALL, "prefetching_fsdp.start", "fsdp_training.unshard", "unit.unshard",
               *(f"prefetch.{name}" for name in ("after_backward", "average_gradients", "before_model", "after_model"))),
     leaves_out=LEAVES_OUT | {"empty rank": "every rank runs the same units: a rule of FSDP"},
@@ -181,7 +178,7 @@ EXERCISE = Exercise(
              "(units[-1] is the last one.)"),
         Hint("nothing is fetched", s.kind("nothing fetched"),
              "self.coming[place] = zero.start_unshard(self.units[place])."),
-        Hint("not in the background", s.either(s.kind("at once"), s.both(s.kind("ahead"), s.fact("whole"))),
+        Hint("not in the background", s.either(s.kind("at once"), s.kind("ahead", whole=True)),
              "fetch begins, and does not wait: zero.start_unshard(unit) returns works. take waits for them, when the "
              "unit is needed."),
         Hint("fetched again", s.kind("again"),
@@ -198,7 +195,7 @@ EXERCISE = Exercise(
              "take the works out of self.coming (pop): what is left there counts as on its way for ever."),
         Hint("not taken", s.kind("not whole"),
              "before a unit computes it is taken: take(place) in before_forward and in before_backward."),
-        Hint("backward goes down", s.both(s.kind("ahead"), s.fact("way", "backward")),
+        Hint("backward goes down", s.kind("ahead", way="backward"),
              "in backward unit place-1 comes after unit place, and is fetched while this one computes."),
         Hint("nothing is fetched ahead", s.kind("ahead"),
              "after take(place) comes fetch of the next one, place+1 in forward: it is gathered while this one "

@@ -5,7 +5,7 @@ from dataclasses import replace
 from lib.check import symptoms as s
 from lib.check.claims import claim, numbers, refuses
 from lib.check.exercise import Exercise, Hint
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS
 from lib.cost import zero
 from lib.cost.state import RECIPES
 
@@ -47,11 +47,7 @@ def _rounded(p):
 
 
 EXERCISE = Exercise(
-    name="rank_state_bytes",
-    reference=zero.rank_state_bytes,
-    measure=_measure,
-    worlds=(),
-    leaves_out=NO_RANKS,
+    name="rank_state_bytes", reference=zero.rank_state_bytes, measure=_measure, worlds=(), leaves_out=NO_RANKS,
     claims=(
         claim("ZeRO's figure", 4, "7.5 billion parameters, 64 ranks: 120, 31.4, 16.6, 1.9 GB", _of(FIGURE)),
         claim("other models and ranks", 2, "4 ranks, 7, and 1", _of(RANKS)),

@@ -168,14 +168,10 @@ def _of(*cases):
 
 
 EXERCISE = Exercise(
-    name="recompute",
-    reference=libs.recompute,
-    measure=_measure,
-    worlds=(),
+    name="recompute", reference=libs.recompute, measure=_measure, worlds=(),
     leaves_out={
         "alone": "there are no ranks",
         "generators": "no argument is an iterator",
-        "attributes": "a function has none",
         "returned": "it is compared with what f alone returns",
     },
     claims=(
@@ -188,8 +184,8 @@ EXERCISE = Exercise(
         claim("f runs twice", 3, "in forward, and in backward", _found("calls")),
     ),
     hints=(
-        Hint("called what it builds", s.kind("built-in"),
-             "write the torch.autograd.Function yourself: forward calls f and saves x, backward calls f again."),
+        s.BUILT_IN.saying(
+            "write the torch.autograd.Function yourself: forward calls f and saves x, backward calls f again."),
         Hint("what the calls share", s.both(s.kind("raised", "value", "gradient", "no gradient"), _of("two under way")),
              "two calls may be under way at once: what backward needs of this call belongs on ctx, not on the class, "
              "on the function or in a global."),
@@ -223,7 +219,7 @@ EXERCISE = Exercise(
         Hint("another gradient", s.kind("gradient"),
              "backward starts from dy, what the loss sends back to y: torch.autograd.backward([y], [dy]); and what "
              "micro-batches left in .grad stays."),
-        Hint("the generator was moved by backward", s.both(s.kind("state"), s.fact("way", "backward")),
+        Hint("the generator was moved by backward", s.kind("state", way="backward"),
              "after the second call put the generator back to where backward found it: `with "
              "torch.random.fork_rng(devices=[]):` around it."),
         Hint("the generator was not moved by forward", s.kind("state"),

@@ -41,17 +41,14 @@ MISTAKES = (
     Mistake("doubled", _edit(COPY, "kept\n        x.retain_grad() if x.requires_grad else None")),
     Mistake("x has no gradient", _edit(RETURNED, "return None, None, None")),
     Mistake("x has no gradient", _edit(COPY, "kept.detach()")),
-    Mistake("the weights have no gradient", _edit(
-        BACK, "x.grad = torch.autograd.grad(y, x, grad_y)[0] if x.requires_grad else y.backward(grad_y)"
-    )),
+    Mistake("the weights have no gradient",
+            _edit(BACK, "x.grad = torch.autograd.grad(y, x, grad_y)[0] if x.requires_grad else y.backward(grad_y)")),
     Mistake("other random numbers", _edit("torch.set_rng_state(on_cpu)", "pass")),
     Mistake("another gradient", _edit(BACK, "y.backward(torch.ones_like(y))")),
-    Mistake("the generator was moved by backward", _edit(
-        "with torch.random.fork_rng(devices=list(on_gpu)):", "if True:"
-    )),
+    Mistake("the generator was moved by backward",
+            _edit("with torch.random.fork_rng(devices=list(on_gpu)):", "if True:")),
     Mistake("the generator was not moved by forward", _first("with torch.random.fork_rng():", "    return f(x)")),
-    Mistake("f runs too often", _first(
-        "state = torch.get_rng_state()", "f(x)", "torch.set_rng_state(state)", "return f(x)",
-    )),
+    Mistake("f runs too often",
+            _first("state = torch.get_rng_state()", "f(x)", "torch.set_rng_state(state)", "return f(x)")),
     Mistake("what the calls share", _edit("ctx.f = f", "Recompute.f = f").then("y = ctx.f(x)", "y = Recompute.f(x)")),
 )  # fmt: skip

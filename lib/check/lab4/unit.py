@@ -205,30 +205,16 @@ def _has_memory(tensor):
     return tensor.untyped_storage().nbytes() >= needed
 
 
-CALLS_LIB = Hint(
-    "called lib's",
-    s.kind("built-in"),
-    "write the methods yourself; what the class inherits beside them is there to be used.",
-)
-NOT_GIVEN = Hint(
-    "not what it was given",
-    s.kind("another way"),
-    "whoever makes the units chooses what sends: self.all_gather and self.reduce_scatter.",
-)
+CALLS_LIB = s.CALLED_LIB.saying("write the methods yourself; what the class inherits beside them is there to be used.")
+NOT_GIVEN = s.NOT_GIVEN.saying("whoever makes the units chooses what sends: self.all_gather and self.reduce_scatter.")
 LEAVES_OUT = {
     "generators": "no method is given an iterator; the constructor is lib's",
     "returned": "nothing is returned",
 }
 UNIT = Exercise(
-    name="Unit",
-    reference=zero.Unit,
-    measure=_measure,
-    worlds=(4,),
-    may_call=MAY_CALL,
-    leaves_out=LEAVES_OUT,
+    name="Unit", reference=zero.Unit, measure=_measure, worlds=(4,), may_call=MAY_CALL, leaves_out=LEAVES_OUT,
     claims=(
-        claim("unshard: the whole, in place", 3, "groups of 2 and 3",
-              found(CASES, "unshard"), fitting(CASES)),
+        claim("unshard: the whole, in place", 3, "groups of 2 and 3", found(CASES, "unshard"), fitting(CASES)),
         claim("reduce_gradients: the mean", 3, "added to the shards; unused, frozen", found(CASES, "reduce")),
         claim("reshard: no memory but the shards", 3, "parameters are empty", found(CASES, "reshard")),
         claim("trains as one process does", 2, f"4 ranks, under lib's FSDP, {ADAMW}", found(CASES, "value")),
@@ -237,7 +223,7 @@ UNIT = Exercise(
     ),
     hints=(
         CALLS_LIB,
-        Hint("the group is not passed on", s.kind("group"), "each flat knows its group: flat.group."),
+        s.NO_GROUP.saying("each flat knows its group: flat.group."),
         s.NARROW,
         Hint("elements for bytes", s.raised("MemoryError"),
              "a storage counts bytes: resize_(flat.padded * flat.whole.element_size()). And memory comes first, then "
@@ -277,14 +263,14 @@ UNIT = Exercise(
              "meets an error, not memory that is gone."),
         Hint("the shard is lost", s.kind("shard gone", "shard changed"),
              "the shard stays, all the time: it is what the optimizer steps on, and what is gathered next time."),
-        Hint("frozen flats too", s.both(s.kind("calls"), s.fact("more")),
+        Hint("frozen flats too", s.kind("calls", more=True),
              "each flat is gathered once; and of the flats only those with flat.trained have gradients to send."),
         Hint("another number of calls", s.kind("calls"),
              "self.all_gather(flat.shard, flat.group) for each flat; self.reduce_scatter(line, flat.group) for each "
              "that is trained, with the whole line, (padded,)."),
-        Hint("not on every rank", s.NOT_ALL_RANKS.fits,
-             "all ranks must gather and reduce the same flats in the same order, whatever is in them: a flat whose "
-             "parameters this rank did not use too."),
+        s.NOT_ALL_RANKS.saying(
+            "all ranks must gather and reduce the same flats in the same order, whatever is in them: a flat whose "
+            "parameters this rank did not use too."),
         NOT_GIVEN,
         *s.ANYWHERE,
     ),

@@ -152,9 +152,9 @@ EXERCISE = Exercise(
         claim("one message each way", 4, "padded elements each, by those it was given", only_calls(CASES, _expected)),
     ),
     hints=(
-        Hint("called what it builds", s.kind("built-in"),
+        s.BUILT_IN.saying(
             "build it yourself: a line of zeros, the parameters copied into it, and a shard of it for the optimizer."),
-        Hint("the group is not passed on", s.kind("group"),
+        s.NO_GROUP.saying(
             "hand `self.group` on: self.reduce_scatter(line, self.group), self.all_gather(shard, self.group)."),
         Hint("a parameter without gradient", s.refused("None"),
             "a parameter that this rank did not use has .grad None. Its places in the line stay zero."),
@@ -163,11 +163,9 @@ EXERCISE = Exercise(
             "also one that has no gradients."),
         s.NARROW, s.WRONG_DTYPE,
         Hint("ranks of the world, not of the group",
-            s.either(
-                s.both(numbers, in_case(CASES, lambda case: case.members == (1, 3))), by(lambda N: N / WORLD)
-            ),
-            "ranks are counted within the group: dist.get_rank(group), dist.get_world_size(group), also where you "
-            "divide."),
+             s.either(s.both(numbers, in_case(CASES, lambda case: case.members == (1, 3))), by(lambda N: N / WORLD)),
+             "ranks are counted within the group: dist.get_rank(group), dist.get_world_size(group), also where you "
+             "divide."),
         Hint("the padding is missing",
             s.either(
                 s.fact("unpadded"),
@@ -211,7 +209,7 @@ EXERCISE = Exercise(
         Hint("another place in the line", s.either(s.kind("value", "form"), s.refused("shape")),
             "a parameter, its gradient and its piece of what is gathered have one place in the line, from `begin` to "
             "`begin + p.numel()`. `begin` moves on by p.numel() for every parameter, also for one without gradient."),
-        Hint("the whole state", s.both(s.kind("kept"), s.fact("whole")),
+        Hint("the whole state", s.kind("kept", whole=True),
             "the optimizer keeps state for all that it is given. Give it this rank's shard alone: "
             "make_optimizer([self.shard])."),
         Hint("a shard of another size", s.kind("kept"),

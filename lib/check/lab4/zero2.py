@@ -174,9 +174,8 @@ EXERCISE = Exercise(
             first(CASES, "memory"), first(CASES, "mean")),
     ),
     hints=(
-        Hint("called what it builds", s.kind("built-in"), "inherit from zero.Zero1, and write the three methods."),
-        Hint("the group is not passed on", s.kind("group"),
-            "give the group on: collectives.start(self.reduce_scatter, line, flat.group)."),
+        s.BUILT_IN.saying("inherit from zero.Zero1, and write the three methods."),
+        s.NO_GROUP.saying("give the group on: collectives.start(self.reduce_scatter, line, flat.group)."),
         Hint("beyond the last flat", s.raised("IndexError"),
             "when all flats have left, self.left is their number, and there is no such flat: "
             "`while self.left < len(self.in_order) and ...`."),
@@ -186,10 +185,9 @@ EXERCISE = Exercise(
             "everything on self: nothing on the class, in a global or in a default argument."),
         Hint("left over from the backward before", s.either(s.raised("KeyError"), lambda p: p.fact("step", 0) > 0),
             "right in the first step. average_gradients() ends with self.begin_backward(), which counts anew."),
-        Hint("what is left is not sent",
-            s.either(s.both(s.kind("clash"), s.fact("over")), value(lambda f: f["sent"] < f["flats"])),
-            "a flat with a parameter that this rank did not use is never complete. average_gradients() sends what is "
-            "left, as every rank does, with zeros for what is missing."),
+        Hint("what is left is not sent", s.either(s.kind("clash", over=True), value(lambda f: f["sent"] < f["flats"])),
+             "a flat with a parameter that this rank did not use is never complete. average_gradients() sends what "
+             "is left, as every rank does, with zeros for what is missing."),
         Hint("in the order of completion", s.kind("clash"),
             "ranks that use different parameters complete their flats in different orders. Only the flat whose turn it "
             "is, self.in_order[self.left], may leave."),
@@ -199,10 +197,8 @@ EXERCISE = Exercise(
         Hint("not averaged", by(lambda N: N),
             "reduce_scatter sums. flat.take_gradients() gives a line that is divided by N."),
         Hint("gradients not dropped",
-            s.either(
-                s.kind("left"),
-                s.both(s.fact("left"), s.either(s.kind("memory"), in_case(CASES, _several))),
-            ), "a gradient that has been copied into its line is no longer needed. flat.take_gradients() drops it."),
+             s.either(s.kind("left"), s.both(s.fact("left"), s.either(s.kind("memory"), in_case(CASES, _several)))),
+             "a gradient that has been copied into its line is no longer needed. flat.take_gradients() drops it."),
         Hint("overwritten by the next micro-batch", s.both(numbers, in_case(CASES, _several)),
             "each micro-batch's mean is added to what the shard has: flat.add_gradient(piece)."),
         Hint("a flat leaves too early", s.both(numbers, lambda p: p.kind != "raised"),
@@ -214,20 +210,20 @@ EXERCISE = Exercise(
             "every flat is sent once in each backward, as the line that flat.take_gradients() gives."),
         Hint("no mean in the shard", s.kind("no mean"),
             "after average_gradients() the shard's .grad is the ranks' mean."),
-        Hint("everything at the end", s.both(s.kind("late"), s.fact("in_backward", 0)),
+        Hint("everything at the end", s.kind("late", in_backward=0),
             "nothing leaves before backward has ended. gradient_is_ready must send a flat with the last of its "
             "gradients."),
         Hint("one at a time", s.kind("late"),
             "a flat that was complete too early waits for those before it; when their turn has come, several may leave "
             "at once: `while`, not `if`."),
-        Hint("backward waits for the network", s.both(s.kind("stuck"), s.fact("passed", 0)),
+        Hint("backward waits for the network", s.kind("stuck", passed=0),
             "the hook sends by itself, or waits for what it has started, and autograd waits for the hook. "
             "collectives.start hands it to the communication thread."),
-        Hint("one under way", s.both(s.kind("stuck"), s.fact("number", 0)),
+        Hint("one under way", s.kind("stuck", number=0),
             "two may be under way: one on the wire, the next behind it. Wait when a *third* is about to leave."),
         Hint("not for the oldest", s.kind("stuck"),
             "before a third leaves, wait for the oldest of the two alone. The other one has only begun."),
-        Hint("lines kept for all flats", s.both(s.kind("memory"), s.fact("before")),
+        Hint("lines kept for all flats", s.kind("memory", before=True),
             "between two steps nothing waits for gradients: a line is made when its flat leaves, and is gone when it "
             "has been sent."),
         Hint("three under way", s.kind("memory"),
@@ -263,9 +259,8 @@ MISTAKES = (
     Mistake("everything at the end", edit("            self._send_next()\n\n", "            break\n\n")),
     Mistake(
         "one at a time", edit("while self.left < len(self.in_order) and ", "if self.left < len(self.in_order) and ")),
-    Mistake(
-        "backward waits for the network", edit("self.left += 1", "self.left += 1\n        self.under_way[-1][1].wait()")
-    ),
+    Mistake("backward waits for the network",
+            edit("self.left += 1", "self.left += 1\n        self.under_way[-1][1].wait()")),
     Mistake("one under way", edit("== UNDER_WAY", "== 1")),
     Mistake("not for the oldest", edit("popleft()", "pop()")),
     Mistake("not for the oldest", edit(ROOM, f"self._keep_oldest()\n            {ROOM}")),

@@ -17,6 +17,7 @@ from lib.check.cases import called
 from lib.check.claims import each
 from lib.check.exercise import Problem
 from lib.check.lab4.zero_models import make_optimizer, one_process, squares_of_mean, values, wrong_parameter
+from lib.check.traffic import in_words
 from lib.zero import zero1, zero2
 
 MOMENTS = {"SGD": 1, "AdamW": 2}  # numbers of state for each parameter
@@ -121,7 +122,7 @@ class Run:
         if self.early:
             return Problem("early", f"{where} came back from average_gradients() while a reduce_scatter was under way")
         clash = self.recorder.clash
-        return clash and Problem("clash", f"{where}: {clash.text}", {**clash.facts}, clash.trace)
+        return clash and Problem("clash", in_words(where, clash), {**clash.facts}, clash.trace)
 
     def _sum_of_squares(self, tensors):
         """Over all ranks, of all their numbers."""

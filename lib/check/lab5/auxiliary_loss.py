@@ -12,7 +12,7 @@ from lib import moe
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint
-from lib.check.lab5.left_out import TENSORS
+from lib.check.left_out import TENSORS
 from lib.check.tensors import Calls, draw, gradients, kept, left_alone, new, values
 
 TENTHS = torch.tensor([[5, 3, 2], [6, 3, 1], [4, 4, 2], [7, 1, 2], [2, 6, 2], [5, 4, 1], [1, 2, 7], [8, 1, 1]])
@@ -55,11 +55,7 @@ def _is_0(got, want):
 CALLS = Calls(moe.auxiliary_loss, SOME | NO_TOKENS, ("probabilities",), "the loss", is_right=_is_0)
 
 EXERCISE = Exercise(
-    name="auxiliary_loss",
-    reference=moe.auxiliary_loss,
-    measure=CALLS,
-    worlds=(),
-    leaves_out=TENSORS,
+    name="auxiliary_loss", reference=moe.auxiliary_loss, measure=CALLS, worlds=(), leaves_out=TENSORS,
     claims=(
         claim("E times the sum of f P", 6, "1, 3, 4, 5 experts; some that nobody chose", values(CALLS, SOME)),
         claim("the gradient", 4, "E f_e / n of every token's p_e: through P alone", gradients(CALLS, SOME)),
@@ -67,50 +63,27 @@ EXERCISE = Exercise(
         claim("arguments left alone", 1, "", left_alone(CALLS.cases), new(CALLS.cases), kept(CALLS.cases)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "E * (f * P).sum(): count the first choices, and average p."),
-        Hint(
-            "no tokens",
-            lambda p: p.fact("case") in NO_TOKENS and p.kind in s.SHAPES,
-            "a rank may have no tokens, and the mean of nothing is nan: divide sums by max(n, 1), and the loss is 0.",
-        ),
-        Hint(
-            "no place for the unchosen",
-            s.either(s.refused("shape"), lambda p: p.kind == "value" and p.fact("case") in UNCHOSEN),
-            "bincount ends with the last expert that somebody chose. bincount(first_choices, minlength=E) counts all "
-            "E.",
-        ),
+        s.CALLED_LIB.saying("E * (f * P).sum(): count the first choices, and average p."),
+        Hint("no tokens", lambda p: p.fact("case") in NO_TOKENS and p.kind in s.SHAPES,
+             "a rank may have no tokens, and the mean of nothing is nan: divide sums by max(n, 1), and the loss is 0."),
+        Hint("no place for the unchosen",
+             s.either(s.refused("shape"), lambda p: p.kind == "value" and p.fact("case") in UNCHOSEN),
+             "bincount ends with the last expert that somebody chose. bincount(first_choices, minlength=E) counts "
+             "all E."),
         s.NARROW,
-        Hint(
-            "not one number",
-            s.either(s.kind("returned"), s.both(s.kind("form"), s.fact("shape"))),
-            "the loss is one number, as a tensor that knows its graph: the sum over the experts, without .item().",
-        ),
-        Hint(
-            "another dtype",
-            s.both(s.kind("form"), s.fact("dtype")),
-            "the loss has the dtype of the probabilities: no .float(), and f in P's dtype, f.to(probabilities).",
-        ),
-        Hint(
-            "no gradient",
-            s.kind("no graph"),
-            "the router learns through P: no detach, no item, no torch.no_grad around it.",
-        ),
-        Hint(
-            "another gradient",
-            s.both(s.kind("value"), s.fact("gradient")),
-            "f is a count, without gradient; P = probabilities.mean(0), with all of it.",
-        ),
-        Hint(
-            "another loss",
-            s.kind("value"),
-            "f_e: the part of the tokens whose first choice is e. P_e: the mean of p_e over all tokens. E * sum of f_e "
-            "P_e.",
-        ),
-        Hint(
-            "changed in place",
-            s.either(s.kind("input"), s.refused("in place")),
-            "in-place operations change the caller's tensors. Make new ones.",
-        ),
+        Hint("not one number", s.either(s.kind("returned"), s.kind("form", shape=True)),
+             "the loss is one number, as a tensor that knows its graph: the sum over the experts, without .item()."),
+        Hint("another dtype", s.kind("form", dtype=True),
+             "the loss has the dtype of the probabilities: no .float(), and f in P's dtype, f.to(probabilities)."),
+        Hint("no gradient", s.kind("no graph"),
+             "the router learns through P: no detach, no item, no torch.no_grad around it."),
+        Hint("another gradient", s.kind("value", gradient=True),
+             "f is a count, without gradient; P = probabilities.mean(0), with all of it."),
+        Hint("another loss", s.kind("value"),
+             "f_e: the part of the tokens whose first choice is e. P_e: the mean of p_e over all tokens. E * sum of "
+             "f_e P_e."),
+        Hint("changed in place", s.either(s.kind("input"), s.refused("in place")),
+             "in-place operations change the caller's tensors. Make new ones."),
         s.NOT_KEPT, s.SHARED, *s.ANYWHERE,
     ),
 )  # fmt: skip
@@ -141,55 +114,31 @@ def _all(hint, text, *changes):
 
 
 MISTAKES = (
-    *_all(
-        "E forgotten",
-        "multiply by E: where all experts are asked equally often, E * E * (1/E * 1/E) = 1, however many there are.",
-        lambda f, P, n, E: (f * P).sum(),
-    ),
-    *_all(
-        "divided by E",
-        "E times the sum over the experts: neither its mean, nor E squared.",
-        lambda f, P, n, E: (f * P).sum() / E,
-        lambda f, P, n, E: E * E * (f * P).sum(),
-    ),
-    *_all(
-        "not parts of the tokens",
-        "f_e is a part of the tokens, P_e a mean over them: both are divided by n, and each adds up to 1.",
-        lambda f, P, n, E: n * (f * P).sum(),
-        lambda f, P, n, E: E * (n * f * P).sum(),
-        lambda f, P, n, E: E * (n * f * n * P).sum(),
-    ),
-    *_all(
-        "counts for both",
-        "counts have no gradient. One factor counts, f; the other is the mean probability, P.",
-        lambda f, P, n, E: E * (f * f).sum(),
-    ),
-    *_all(
-        "probabilities for both",
-        "f counts first choices, in whole tokens: bincount. P is what the router can change.",
-        lambda f, P, n, E: E * (P * P).sum(),
-    ),
-    *_all(
-        "after capacity",
-        "f counts all who ask, before capacity: a token that is dropped still says where the crowd is.",
-        lambda f, P, n, E: E * (f.clamp(max=ceil(n / E) / max(n, 1)) * P).sum(),
-        lambda f, P, n, E: E * (f.clamp(max=(n // E) / max(n, 1)) * P).sum(),
-    ),
-    *_all(
-        "another sign",
-        "it is E * sum of f P as it is: 1 where all is even, up to E where all tokens go to one expert.",
-        lambda f, P, n, E: -E * (f * P).sum(),
-        lambda f, P, n, E: E * (f * P).sum() - 1,
-    ),
-    Mistake(
-        "the best instead of the chosen",
-        lambda p, first: p.shape[1] * (_parts(p, p.argmax(-1))[0] * p.sum(0) / max(len(p), 1)).sum(),
-        "count first_choices, as they are given: a bias or another gate may choose otherwise than the argmax.",
-    ),
-    Mistake(
-        "the chosen ones' probability alone",
-        _of_the_chosen,
-        "P_e is the mean over all tokens, also over those that chose another expert.",
-    ),
-)
+    *_all("E forgotten",
+          "multiply by E: where all experts are asked equally often, E * E * (1/E * 1/E) = 1, however many there are.",
+          lambda f, P, n, E: (f * P).sum()),
+    *_all("divided by E", "E times the sum over the experts: neither its mean, nor E squared.",
+          lambda f, P, n, E: (f * P).sum() / E, lambda f, P, n, E: E * E * (f * P).sum()),
+    *_all("not parts of the tokens",
+          "f_e is a part of the tokens, P_e a mean over them: both are divided by n, and each adds up to 1.",
+          lambda f, P, n, E: n * (f * P).sum(), lambda f, P, n, E: E * (n * f * P).sum(),
+          lambda f, P, n, E: E * (n * f * n * P).sum()),
+    *_all("counts for both", "counts have no gradient. One factor counts, f; the other is the mean probability, P.",
+          lambda f, P, n, E: E * (f * f).sum()),
+    *_all("probabilities for both",
+          "f counts first choices, in whole tokens: bincount. P is what the router can change.",
+          lambda f, P, n, E: E * (P * P).sum()),
+    *_all("after capacity",
+          "f counts all who ask, before capacity: a token that is dropped still says where the crowd is.",
+          lambda f, P, n, E: E * (f.clamp(max=ceil(n / E) / max(n, 1)) * P).sum(),
+          lambda f, P, n, E: E * (f.clamp(max=(n // E) / max(n, 1)) * P).sum()),
+    *_all("another sign",
+          "it is E * sum of f P as it is: 1 where all is even, up to E where all tokens go to one expert.",
+          lambda f, P, n, E: -E * (f * P).sum(), lambda f, P, n, E: E * (f * P).sum() - 1),
+    Mistake("the best instead of the chosen",
+            lambda p, first: p.shape[1] * (_parts(p, p.argmax(-1))[0] * p.sum(0) / max(len(p), 1)).sum(),
+            "count first_choices, as they are given: a bias or another gate may choose otherwise than the argmax."),
+    Mistake("the chosen ones' probability alone", _of_the_chosen,
+            "P_e is the mean over all tokens, also over those that chose another expert."),
+)  # fmt: skip
 ### END MISTAKES

@@ -10,7 +10,7 @@ from lib import moe
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Bundle, Exercise, Hint
-from lib.check.lab5.left_out import TENSORS
+from lib.check.left_out import TENSORS
 from lib.check.tensors import Calls, draw, gradients, kept, left_alone, new, values
 from lib.moe import Routing
 
@@ -59,64 +59,36 @@ COMBINE_CALLS = Calls(
 ALL = (*SOME, *EMPTY)
 
 COMMON = (
-    Hint("called lib's", s.kind("built-in"), "indexing and index_add are enough."),
-    Hint(
-        "nothing returned",
-        s.both(s.kind("returned"), s.fact("got", "None")),
-        "the function must end with `return ...`.",
-    ),
+    s.CALLED_LIB.saying("indexing and index_add are enough."),
+    s.NO_NUMBER,
     s.NARROW,
-    Hint(
-        "nobody",
-        lambda p: p.fact("case") in EMPTY and p.kind in (*s.SHAPES, "returned"),
-        "a set may have no pairs, or no tokens. Work on whole tensors: none of a list cannot be stacked, nor has it a "
-        "largest number.",
-    ),
-    Hint(
-        "no gradient",
-        s.kind("no graph"),
-        "the tokens, the rows and the weights all learn through this: no detach, no item, no torch.no_grad, no new "
-        "tensor made of numbers.",
-    ),
-)
+    Hint("nobody", lambda p: p.fact("case") in EMPTY and p.kind in (*s.SHAPES, "returned"),
+         "a set may have no pairs, or no tokens. Work on whole tensors: none of a list cannot be stacked, nor has it "
+         "a largest number."),
+    Hint("no gradient", s.kind("no graph"),
+         "the tokens, the rows and the weights all learn through this: no detach, no item, no torch.no_grad, no new "
+         "tensor made of numbers."),
+)  # fmt: skip
 DISPATCH = Exercise(
-    name="dispatch",
-    reference=moe.dispatch,
-    measure=DISPATCH_CALLS,
-    worlds=(),
-    leaves_out=TENSORS,
+    name="dispatch", reference=moe.dispatch, measure=DISPATCH_CALLS, worlds=(), leaves_out=TENSORS,
     claims=(
         claim("a row for each pair", 3, "tokens with 3, 2 and 1 pairs, and none", values(DISPATCH_CALLS, SOME)),
         claim("the gradient of x", 1, "a token's copies added up", gradients(DISPATCH_CALLS, SOME)),
-        claim(
-            "nobody; left alone",
-            1,
-            "no pairs, no tokens",
-            values(DISPATCH_CALLS, EMPTY), left_alone(ALL), new(ALL), kept(ALL),
-        ),
+        claim("nobody; left alone", 1, "no pairs, no tokens", values(DISPATCH_CALLS, EMPTY), left_alone(ALL), new(ALL),
+              kept(ALL)),
     ),
     hints=(
         *COMMON,
-        Hint(
-            "another gradient",
-            s.both(s.kind("value"), s.fact("gradient")),
-            "a token's copies all count: the gradient of x adds them up, as indexing does by itself.",
-        ),
+        Hint("another gradient", s.kind("value", gradient=True),
+             "a token's copies all count: the gradient of x adds them up, as indexing does by itself."),
         Hint("other rows", s.kind("value", "form", "returned"), "rows[i] = x[routing.token[i]], (m, D)."),
-        Hint(
-            "changed in place",
-            s.either(s.kind("input"), s.refused("in place")),
-            "x and the routing are the caller's. Make new tensors.",
-        ),
+        Hint("changed in place", s.either(s.kind("input"), s.refused("in place")),
+             "x and the routing are the caller's. Make new tensors."),
         s.NOT_KEPT, s.SHARED, *s.ANYWHERE,
     ),
 )  # fmt: skip
 COMBINE = Exercise(
-    name="combine",
-    reference=moe.combine,
-    measure=COMBINE_CALLS,
-    worlds=(),
-    leaves_out=TENSORS,
+    name="combine", reference=moe.combine, measure=COMBINE_CALLS, worlds=(), leaves_out=TENSORS,
     claims=(
         claim("weighted, and added up", 5, "tokens with 3, 2 and 1 pairs, and none", values(COMBINE_CALLS, SOME)),
         claim("gradients", 2, "of rows and of weights", gradients(COMBINE_CALLS, SOME)),
@@ -124,33 +96,18 @@ COMBINE = Exercise(
         claim("rows and routing left alone", 1, "", left_alone(ALL), new(ALL), kept(ALL)),
     ),
     hints=(
-        Hint(
-            "another dtype",
-            s.either(s.refused("dtype"), s.both(s.kind("form"), s.fact("dtype"))),
-            "torch.zeros makes float32. Take dtype and device from the rows: rows.new_zeros(n, rows.shape[1]).",
-        ),
+        Hint("another dtype", s.either(s.refused("dtype"), s.kind("form", dtype=True)),
+             "torch.zeros makes float32. Take dtype and device from the rows: rows.new_zeros(n, rows.shape[1])."),
         *COMMON,
-        Hint(
-            "another gradient",
-            s.both(s.kind("value"), s.fact("gradient")),
-            "the numbers were right. A row's gradient is its weight times its token's; a weight's is the product of "
-            "its row and its token's.",
-        ),
-        Hint(
-            "tokens left out",
-            s.both(s.kind("form"), s.fact("shape")),
-            "the result is (n, D), a row for every token: its pairs added up, zeros for those without a pair.",
-        ),
-        Hint(
-            "another sum",
-            s.kind("value", "returned"),
-            "y[t]: the sum over the pairs i of token t of routing.weight[i] * rows[i].",
-        ),
-        Hint(
-            "changed in place",
-            s.either(s.kind("input"), s.refused("in place")),
-            "rows *= ... changes the caller's rows. Make a new tensor.",
-        ),
+        Hint("another gradient", s.kind("value", gradient=True),
+             "the numbers were right. A row's gradient is its weight times its token's; a weight's is the product of "
+             "its row and its token's."),
+        Hint("tokens left out", s.kind("form", shape=True),
+             "the result is (n, D), a row for every token: its pairs added up, zeros for those without a pair."),
+        Hint("another sum", s.kind("value", "returned"),
+             "y[t]: the sum over the pairs i of token t of routing.weight[i] * rows[i]."),
+        Hint("changed in place", s.either(s.kind("input"), s.refused("in place")),
+             "rows *= ... changes the caller's rows. Make a new tensor."),
         s.NOT_KEPT, s.SHARED, *s.ANYWHERE,
     ),
 )  # fmt: skip

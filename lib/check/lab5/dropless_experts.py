@@ -17,7 +17,7 @@ from lib.check.claims import claim, each, kept, left_alone
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.footprint import Footprint
 from lib.check.lab5.exchange_rows import as_many, lists_do_not_fit
-from lib.check.lab5.left_out import TENSORS
+from lib.check.left_out import TENSORS, but
 from lib.check.products import count_products, multiply_adds
 from lib.check.tensors import Calls, draw, gradients, new, values
 from lib.check.tensors import kept as all_kept
@@ -74,12 +74,8 @@ def _unpadded(runs):
 
 
 GROUPED_MM = Exercise(
-    name="grouped_mm",
-    reference=moe.grouped_mm,
-    measure=_grouped,
-    worlds=(),
-    bonus=True,
-    leaves_out={name: why for name, why in TENSORS.items() if name != "memory"},
+    name="grouped_mm", reference=moe.grouped_mm, measure=_grouped, worlds=(), bonus=True,
+    leaves_out=but(TENSORS, "memory"),
     claims=(
         claim("each group by its own matrix", 1, f"{len(GROUPS)} cases; groups without rows, no rows",
               values(GROUPED, GROUPS), all_left_alone(GROUPS), new(GROUPS), all_kept(GROUPS)),
@@ -87,20 +83,19 @@ GROUPED_MM = Exercise(
         claim("no row is padded", 1, "3 m D F multiply-adds; no tensor of padded groups", _unpadded),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "rows.split and @ are enough."),
+        s.CALLED_LIB.saying("rows.split and @ are enough."),
         Hint("no rows at all", s.both(s.kind(*s.SHAPES, "returned", "no graph"), s.fact("case", [*GROUPS][4])),
              "the result is (0, F) then, as in every other case (m, F)."),
-        Hint("nothing returned", s.both(s.kind("returned"), s.fact("got", "None")),
-             "the function must end with `return ...`."),
+        s.NO_NUMBER,
         s.NARROW,
-        Hint("another dtype", s.either(s.refused("dtype"), s.both(s.kind("form"), s.fact("dtype"))),
+        Hint("another dtype", s.either(s.refused("dtype"), s.kind("form", dtype=True)),
              "torch.zeros makes float32: rows.new_zeros(m, F) takes dtype and device from the rows."),
         Hint("a group without rows",
              s.both(s.kind(*s.SHAPES, "returned", "no graph", "backward"), lambda p: p.fact("case") in [*GROUPS][1:3]),
              "an expert may get no row: (0, D) @ (D, F) is (0, F), and its matrix has a gradient, of zeros."),
         Hint("no gradient", s.either(s.kind("no graph"), s.refused("no graph", "in place")),
              "rows and matrices learn through this: no detach, no item, no torch.no_grad."),
-        Hint("another gradient", s.both(s.kind("value"), s.fact("gradient")),
+        Hint("another gradient", s.kind("value", gradient=True),
              "the numbers were right. Split, multiply and join, and autograd finds the gradients."),
         Hint("every row by every matrix", s.both(s.kind("work"), lambda p: p.fact("times") > 5.5),
              "each row is multiplied by E matrices, and E - 1 of the results are thrown away. Take each group's own "
@@ -137,17 +132,11 @@ class Crowd(fb.Turn):
 
 TWO, THREE, FOUR, SOME = fb.GROUPS
 PLAIN = (
-    Crowd(TWO, what=ANY, each=1, k=1),
-    Crowd(TWO, what=ANY),
-    Crowd(FOUR, what=ANY, each=1),
-    Crowd(TWO, what=SOME_IDLE, each=3),
-    Crowd(FOUR, what=SOME_IDLE),
-    Crowd(THREE, what=NOBODY),
-    Crowd(FOUR, what=ANY, each=2, k=3, tokens=(6, 0, 7, 4)),
-    Crowd(FOUR, what=ONE, k=1),
-    Crowd(SOME, what=ANY, each=3),
+    Crowd(TWO, what=ANY, each=1, k=1), Crowd(TWO, what=ANY), Crowd(FOUR, what=ANY, each=1),
+    Crowd(TWO, what=SOME_IDLE, each=3), Crowd(FOUR, what=SOME_IDLE), Crowd(THREE, what=NOBODY),
+    Crowd(FOUR, what=ANY, each=2, k=3, tokens=(6, 0, 7, 4)), Crowd(FOUR, what=ONE, k=1), Crowd(SOME, what=ANY, each=3),
     Crowd(FOUR, what=NO_TOKENS, tokens=(0, 0, 0, 0)),
-)
+)  # fmt: skip
 UNDER_WAY = Crowd(FOUR, what=ANY, pairs=((0, 2), (1, 3)))
 CASES = (*PLAIN, UNDER_WAY, Crowd((2,), what=ANY))
 
@@ -256,17 +245,12 @@ def _gradients(name):
 
 
 DROPLESS = Exercise(
-    name="dropless",
-    reference=moe.dropless,
-    measure=_measure,
-    worlds=(4,),
-    bonus=True,
+    name="dropless", reference=moe.dropless, measure=_measure, worlds=(4,), bonus=True,
     may_call=(*fb.MAY_CALL, "exchange.exchange_counts", "exchange.exchange_rows"),
     leaves_out={
         "generators": "no argument is an iterator",
         "returned": "the docstring promises a tensor, which only the caller has",
         "memory": "rows that travel are counted, and grouped_mm is the one that could pad",
-        "attributes": "a function has none",
     },
     claims=(
         claim("every token, all its experts", 2, "1 to 4 ranks, 1 to 3 experts each; none, one for all",
@@ -277,8 +261,8 @@ DROPLESS = Exercise(
               only_calls(CASES, None), as_many(CASES, _elements), left_alone(CASES), kept(CASES)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"),
-             "build it from exchange_counts, exchange_rows, transpose_blocks and the experts that you are given."),
+        s.CALLED_LIB.saying(
+            "build it from exchange_counts, exchange_rows, transpose_blocks and the experts that you are given."),
         Hint("the weights' gradient", s.fact("argument", "weights"),
              "the weight of pair i is applied at home, to row i that came back, so that its gradient is here."),
         s.NO_GRAPH,

@@ -54,15 +54,10 @@ MISTAKES = {
             ),
         ),
         Mistake("other rows", edit(JOINED, JOINED.replace("weights,", "weights.flip(0),"))),
-        Mistake(
-            "changed in place",
-            edit(JOINED, f"y = {JOINED.removeprefix('return ')}\n    rows.data.zero_()\n    return y"),
-        ),
-        Mistake(
-            "equal groups",
-            edit("rows.split(counts.tolist())", "rows.tensor_split(len(weights))"),
-            "groups have the lengths that counts says, not m/E each.",
-        ),
+        Mistake("changed in place",
+                edit(JOINED, f"y = {JOINED.removeprefix('return ')}\n    rows.data.zero_()\n    return y")),
+        Mistake("equal groups", edit("rows.split(counts.tolist())", "rows.tensor_split(len(weights))"),
+                "groups have the lengths that counts says, not m/E each."),
     ),
     "dropless": (
         Mistake("nothing returned", edit(RETURN, RETURN.removeprefix("return "))),
@@ -70,53 +65,33 @@ MISTAKES = {
             "the group is not passed on",
             edit("(x[token], send_counts, receive_counts, group,", "(x[token], send_counts, receive_counts, None,"),
         ),
-        Mistake(
-            "not what it was given",
-            edit("exchange_counts(counts, group, all_to_all)", "exchange_counts(counts, group)"),
-        ),
+        Mistake("not what it was given",
+                edit("exchange_counts(counts, group, all_to_all)", "exchange_counts(counts, group)")),
         Mistake("tokens that ask for nobody", edit(PAIRS, "pass")),
         Mistake("experts that get nobody", edit("load(asked, n_experts)", "torch.bincount(asked[asked >= 0])")),
-        Mistake(
-            "the lists do not fit", edit(BACK, "exchange_rows(rows, send_counts, receive_counts, group, all_to_all)")
-        ),
-        Mistake(
-            "nobody here",
-            edit("received = exchange_counts", "if not len(x):\n        return x\n    received = exchange_counts"),
-        ),
-        Mistake(
-            "experts get each other's rows",
-            edit(THERE, "rows = experts(rows, received.sum(0))").then(HOME, "pass"),
-            "what arrives is sorted by expert within each sender only: transpose_blocks(rows, received) puts each "
-            "expert's rows together.",
-        ),
-        Mistake(
-            "sent home in the experts' order",
-            edit(HOME, "pass"),
-            "the experts leave rows expert by expert. Each sender's own must stand together again before they go "
-            "home: transpose_blocks(rows, received.t()).",
-        ),
-        Mistake(
-            "pair i is not token i",
-            edit(TOKEN, "pairs % len(x), load(asked, n_experts)"),
-            "choice.experts.flatten() goes token by token: pair i is of token i // k.",
-        ),
-        Mistake(
-            "weights of other pairs",
-            edit(WEIGHTED, "weighted = choice.weights.flatten()[: len(pairs)].unsqueeze(1) * rows"),
-            "rows come home in the order of the sorted pairs: their weights are choice.weights.flatten()[pairs].",
-        ),
-        Mistake(
-            "not weighted", edit(WEIGHTED, "weighted = rows"), "each row counts as much as its weight in the choice."
-        ),
-        Mistake(
-            "the last one wins",
-            edit(RETURN, "y = torch.zeros_like(x)\n    y[token] = weighted\n    return y"),
-            "a token has k rows: they are added up. y[token] = rows keeps one of them, index_add all.",
-        ),
+        Mistake("the lists do not fit",
+                edit(BACK, "exchange_rows(rows, send_counts, receive_counts, group, all_to_all)")),
+        Mistake("nobody here",
+                edit("received = exchange_counts", "if not len(x):\n        return x\n    received = exchange_counts")),
+        Mistake("experts get each other's rows",
+                edit(THERE, "rows = experts(rows, received.sum(0))").then(HOME, "pass"),
+                "what arrives is sorted by expert within each sender only: transpose_blocks(rows, received) puts "
+                "each expert's rows together."),
+        Mistake("sent home in the experts' order", edit(HOME, "pass"),
+                "the experts leave rows expert by expert. Each sender's own must stand together again before they go "
+                "home: transpose_blocks(rows, received.t())."),
+        Mistake("pair i is not token i", edit(TOKEN, "pairs % len(x), load(asked, n_experts)"),
+                "choice.experts.flatten() goes token by token: pair i is of token i // k."),
+        Mistake("weights of other pairs",
+                edit(WEIGHTED, "weighted = choice.weights.flatten()[: len(pairs)].unsqueeze(1) * rows"),
+                "rows come home in the order of the sorted pairs: their weights are choice.weights.flatten()[pairs]."),
+        Mistake("not weighted", edit(WEIGHTED, "weighted = rows"),
+                "each row counts as much as its weight in the choice."),
+        Mistake("the last one wins", edit(RETURN, "y = torch.zeros_like(x)\n    y[token] = weighted\n    return y"),
+                "a token has k rows: they are added up. y[token] = rows keeps one of them, index_add all."),
         Mistake("the weights' gradient", edit(WEIGHTED, WEIGHTED.replace("choice.weights", "choice.weights.detach()"))),
-        Mistake(
-            "another gradient", edit(WEIGHTED, f"{WEIGHTED}\n    weighted = 1.5 * weighted - 0.5 * weighted.detach()")
-        ),
+        Mistake("another gradient",
+                edit(WEIGHTED, f"{WEIGHTED}\n    weighted = 1.5 * weighted - 0.5 * weighted.detach()")),
         Mistake(
             "no gradient",
             edit(THERE, THERE.replace("transpose_blocks(rows, received)", "transpose_blocks(rows, received).detach()")),
@@ -124,9 +99,7 @@ MISTAKES = {
         ),
         Mistake("rounded on the way", edit(BACK, BACK.replace("(rows,", "(rows.float(),") + ".double()")),
         Mistake("more than the pairs", edit(BACK, f"{BACK} + 0 * {BACK}")),
-        Mistake(
-            "changed what it was given",
-            edit(RETURN, f"y = {RETURN.removeprefix('return ')}\n    x.data.zero_()\n    return y"),
-        ),
+        Mistake("changed what it was given",
+                edit(RETURN, f"y = {RETURN.removeprefix('return ')}\n    x.data.zero_()\n    return y")),
     ),
-}
+}  # fmt: skip

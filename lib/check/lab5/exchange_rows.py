@@ -202,15 +202,10 @@ def lists_do_not_fit(p):
 BACKWARD = s.fact("way", "backward")
 TWO = s.in_case(CASES, lambda case: case.what in (HOME, BESIDE))
 EXCHANGE_ROWS = Exercise(
-    name="exchange_rows",
-    reference=libs.exchange_rows,
-    measure=_measure,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
+    name="exchange_rows", reference=libs.exchange_rows, measure=_measure, worlds=(WORLD,), may_call=MAY_CALL,
     leaves_out={
         "generators": "the counts are lists, as the notebook gives them",
         "memory": "it makes what it returns",
-        "attributes": "a function has none",
     },
     claims=(
         claim("rows to their ranks", 3, f"{GROUPS_SAY}; uneven, none", noted(CASES, "value")),
@@ -234,34 +229,23 @@ EXCHANGE_ROWS = Exercise(
              "change places, all_to_all(dy, group, receive_counts, send_counts)."),
         Hint("the lists the wrong way round", lists_do_not_fit,
              "all_to_all(tensor, group, send_counts, receive_counts): first what leaves, then what comes."),
-        Hint(
-            "not every rank calls",
-            s.either(s.hung, s.kind("mismatch", "died", "clash")),
-            "all ranks of the group call all_to_all, also those that have nothing to send or get nothing, in backward "
-            "too.",
-        ),
-        Hint("nothing returned", s.both(s.kind("form"), s.fact("got", "None")),
+        Hint("not every rank calls", s.either(s.hung, s.kind("mismatch", "died", "clash")),
+             "all ranks of the group call all_to_all, also those that have nothing to send or get nothing, in "
+             "backward too."),
+        Hint("nothing returned", s.kind("form", got="None"),
              "the function must end with a `return` of the rows that arrived."),
-        Hint(
-            "no gradient",
-            s.either(s.kind("no graph"), s.refused("no graph")),
-            "what all_to_all returns is unknown to autograd. Write a torch.autograd.Function: forward is the exchange, "
-            "and so is backward. Return MyFunction.apply(rows).",
-        ),
-        Hint(
-            "backward sends nothing",
-            s.both(BACKWARD, s.either(s.fact("calls", 0), s.fact("zeros"))),
-            "the gradients of this rank's rows are on the ranks to which they went: backward has to fetch them, by an "
-            "all_to_all.",
-        ),
-        Hint(
-            "gradient scaled",
-            s.fact("scaled"),
-            "a row is on one rank at a time. Its gradient comes back as it is, nothing is summed and nothing averaged.",
-        ),
+        s.NO_GRAPH.saying(
+            "what all_to_all returns is unknown to autograd. Write a torch.autograd.Function: forward is the "
+            "exchange, and so is backward. Return MyFunction.apply(rows)."),
+        Hint("backward sends nothing", s.both(BACKWARD, s.either(s.fact("calls", 0), s.fact("zeros"))),
+             "the gradients of this rank's rows are on the ranks to which they went: backward has to fetch them, by "
+             "an all_to_all."),
+        Hint("gradient scaled", s.fact("scaled"),
+             "a row is on one rank at a time. Its gradient comes back as it is, nothing is summed and nothing "
+             "averaged."),
         Hint("another gradient", s.fact("gradient"),
              "the gradient of row i of `rows` is dy of that same row, where it went."),
-        Hint("nobody", s.both(s.kind("raised"), s.in_case(CASES, lambda case: case != CASES[0])),
+        Hint("nobody", s.in_case(CASES, lambda case: case != CASES[0], "raised"),
              "a rank may have no rows to send, or get none: (0, D) is a tensor like any other."),
         s.NOT_GIVEN,
         Hint("rows in another order", s.kind("value"),

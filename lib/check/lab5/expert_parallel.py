@@ -167,10 +167,7 @@ def _in_forward(p):
 
 
 EXPERT_PARALLEL_MOE = Exercise(
-    name="ExpertParallelMoE",
-    reference=libs.ExpertParallelMoE,
-    measure=_measure,
-    worlds=(WORLD,),
+    name="ExpertParallelMoE", reference=libs.ExpertParallelMoE, measure=_measure, worlds=(WORLD,),
     may_call=(*MAY_CALL, "exchange.exchange_counts", "exchange.exchange_rows", "expert_parallel.exchange"),
     leaves_out={
         "generators": "no argument is an iterator",
@@ -186,10 +183,8 @@ EXPERT_PARALLEL_MOE = Exercise(
               only_calls(CASES, None, WAYS, section), as_many(CASES, _elements)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"),
-             "write `run` of your class from what its docstring lists, without super().run."),
-        Hint("the group is not passed on", s.kind("group"),
-             "without a group all_to_all takes every rank there is. Hand on self.group."),
+        s.CALLED_LIB.saying("write `run` of your class from what its docstring lists, without super().run."),
+        s.NO_GROUP.saying("without a group all_to_all takes every rank there is. Hand on self.group."),
         Hint("nothing returned", s.both(s.kind("unreadable"), s.refused("None")),
              "`run` must end with a `return` of the rows that came home."),
         s.NARROW,
@@ -199,23 +194,17 @@ EXPERT_PARALLEL_MOE = Exercise(
         Hint("home by the same lists", lambda p: _in_forward(p) and p.facts["exchanges"] == 2,
              "on the way home the two lists change places: what was received is sent, self.exchange(rows, "
              "receive_counts, send_counts)."),
-        Hint(
-            "another rank's counts",
-            _in_forward,
-            "to rank j go the rows for its experts, j E/ep to (j+1) E/ep - 1: load.view_as(received).sum(1). From rank "
-            "i come received[i].sum().",
-        ),
+        Hint("another rank's counts", _in_forward,
+             "to rank j go the rows for its experts, j E/ep to (j+1) E/ep - 1: load.view_as(received).sum(1). From "
+             "rank i come received[i].sum()."),
         Hint("a rank without rows", s.either(s.hung, s.kind("clash")),
              "every rank calls exchange_counts once and exchange twice, also one that has no rows or gets none: the "
              "others wait for it, in backward too."),
         Hint("not sent home", lambda p: p.fact("exchanges") == 1 and p.kind in ("value", "form", "unreadable"),
              "what `run` returns goes to `combine`, which needs the m rows that left this rank: exchange them back."),
-        Hint(
-            "rows of other experts",
-            s.both(s.kind("raised"), s.refused("shape")),
-            "run_experts wants the rows that each expert here gets from all ranks, received.sum(0), (E/ep,): not what "
-            "this rank sends.",
-        ),
+        Hint("rows of other experts", s.both(s.kind("raised"), s.refused("shape")),
+             "run_experts wants the rows that each expert here gets from all ranks, received.sum(0), (E/ep,): not "
+             "what this rank sends."),
         Hint("a call under way", s.both(s.fact("way", "backward"), s.in_case(CASES, lambda case: case.what == TWICE)),
              "one call was right; of two the backward takes the other's counts. Each call keeps its own, in ctx."),
         Hint("gradients stop", s.both(s.fact("gradient"), s.fact("none")),
@@ -226,9 +215,9 @@ EXPERT_PARALLEL_MOE = Exercise(
              "is the business of reduce_gradients."),
         Hint("another gradient", s.fact("gradient"),
              "rows that are copied, reordered and exchanged need nothing more."),
-        Hint("not what it was given", s.kind("another way"),
-             "whoever builds the layer chooses what sends: self.all_to_all, which self.exchange takes by itself, and "
-             "exchange_counts if you hand it on."),
+        s.NOT_GIVEN.saying(
+            "whoever builds the layer chooses what sends: self.all_to_all, which self.exchange takes by itself, and "
+            "exchange_counts if you hand it on."),
         Hint("more than rows and counts", s.kind("elements"),
              "there travel, once: E/ep counts to each other rank, and the row of each kept pair whose expert is "
              "elsewhere, there and back, unpadded."),

@@ -28,24 +28,17 @@ MISTAKES = {
         Mistake("the group is not passed on", edit(SEND, SEND.replace("group", "None"))),
         Mistake("not what it was given", edit(SEND, SEND.replace("all_to_all", "collectives.all_to_all"))),
         Mistake("rounded on the way", edit(SEND, SEND.replace("rows", "rows.float()") + ".double()")),
-        Mistake(
-            "the lists the wrong way round",
-            edit(SEND, "return all_to_all(rows, group, receive_counts, send_counts)"),
-        ),
-        Mistake(
-            "the counts are missing",
-            edit(SEND, "return all_to_all(rows, group)"),
-            "without counts all_to_all sends every rank equally many rows. Hand on both lists.",
-        ),
+        Mistake("the lists the wrong way round",
+                edit(SEND, "return all_to_all(rows, group, receive_counts, send_counts)")),
+        Mistake("the counts are missing", edit(SEND, "return all_to_all(rows, group)"),
+                "without counts all_to_all sends every rank equally many rows. Hand on both lists."),
         Mistake("nobody", WHOLE.then(APPLY + "rows", APPLY + "torch.stack(list(rows))")),
         Mistake("not every rank calls", WHOLE.then(APPLY, "return rows * 1 if not len(rows) else _Exchange.apply(")),
         Mistake("nothing returned", WHOLE.then(APPLY, APPLY.removeprefix("return "))),
         Mistake("shapes do not fit", edit(SEND, f"{SEND}.flatten()")),
         Mistake("no gradient", WHOLE.then(APPLY + "rows, send_counts, receive_counts, group, all_to_all)", SEND)),
-        Mistake(
-            "rows in another order",
-            edit(SEND, f"y = {CALL}\n        return torch.cat(y.split(receive_counts)[::-1])"),
-        ),
+        Mistake("rows in another order",
+                edit(SEND, f"y = {CALL}\n        return torch.cat(y.split(receive_counts)[::-1])")),
         Mistake("changed in place", edit(SEND, f"y = {CALL}\n        rows.zero_()\n        return y")),
         Mistake("backward without the swap", edit(BACK, "exchange_rows(dy, send_counts, receive_counts, *ctx.how)")),
         Mistake("backward sends nothing", edit(BACK, "dy.new_zeros(sum(send_counts), dy.shape[1])")),
@@ -68,31 +61,22 @@ MISTAKES = {
         Mistake("rows of other experts", edit("received.sum(0)", "load.view_as(received)[dist.get_rank(self.group)]")),
         Mistake("experts get each other's rows", edit(THERE, "rows").then(HERE, "rows"), EACH_OTHERS),
         Mistake("experts get each other's rows", edit(THERE, "rows"), EACH_OTHERS),
-        Mistake(
-            "sent home in the experts' order",
-            edit(HERE, "rows"),
-            "run_experts leaves rows expert by expert. Each rank's own must stand together again before they go home: "
-            "transpose_blocks(rows, received.t()).",
-        ),
+        Mistake("sent home in the experts' order", edit(HERE, "rows"),
+                "run_experts leaves rows expert by expert. Each rank's own must stand together again before they go "
+                "home: transpose_blocks(rows, received.t())."),
         Mistake("transposed the wrong way", edit(THERE, HERE), OTHER_SHAPE),
         Mistake("transposed the wrong way", edit(HERE, THERE), OTHER_SHAPE),
-        Mistake(
-            "through no expert",
-            edit(RUN, "rows"),
-            "the rows went there and back, and nothing was done to them: moe.run_experts(self.experts.values(), ...).",
-        ),
-        Mistake(
-            "not through all experts",
-            edit(RUN, "next(iter(self.experts.values()))(rows)"),
-            "each expert here takes its own rows: run_experts splits them by received.sum(0), rows of each expert.",
-        ),
+        Mistake("through no expert", edit(RUN, "rows"),
+                "the rows went there and back, and nothing was done to them: moe.run_experts(self.experts.values(), "
+                "...)."),
+        Mistake("not through all experts", edit(RUN, "next(iter(self.experts.values()))(rows)"),
+                "each expert here takes its own rows: run_experts splits them by received.sum(0), rows of each "
+                "expert."),
         Mistake("another result", edit(RUN, f"{RUN}.flip(0)")),
         Mistake("rounded on the way", edit(HOME, "self.exchange(rows.float(), receive_counts, send_counts).double()")),
         Mistake("gradients stop", edit(THERE, "transpose_blocks(rows.detach(), received)")),
-        Mistake(
-            "gradient scaled",
-            edit(RUN, f"{RUN}\n        rows = rows / (N := len(received)) + (1 - 1 / N) * rows.detach()"),
-        ),
+        Mistake("gradient scaled",
+                edit(RUN, f"{RUN}\n        rows = rows / (N := len(received)) + (1 - 1 / N) * rows.detach()")),
         Mistake("another gradient", edit(RUN, f"{RUN}\n        rows = 0.3 * rows + 0.7 * rows.detach()")),
     ),
 }  # fmt: skip

@@ -6,7 +6,7 @@ from lib import moe
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
-from lib.check.lab5.left_out import TENSORS
+from lib.check.left_out import TENSORS
 from lib.check.tensors import Calls, draw, gradients, kept, left_alone, new, values
 
 FIELDS = ("experts", "weights", "probabilities")
@@ -111,103 +111,54 @@ def _about(what):
 
 
 COMMON = (
-    Hint("called lib's", s.kind("built-in"), "write it with softmax, best and gather."),
-    Hint(
-        "no Choice",
-        s.both(s.kind("returned"), lambda p: p.fact("what") not in FIELDS),
-        "the function must end with return Choice(experts, weights, p).",
-    ),
-    Hint(
-        "experts are no numbers",
-        s.both(s.kind("form"), s.fact("what", "experts"), s.fact("floats")),
-        "experts are their numbers, int64; weights are what they count: Choice(experts, weights, probabilities).",
-    ),
-    Hint(
-        "another dtype",
-        lambda p: p.kind == "form" and p.fact("dtype") and p.fact("what") != "experts",
-        "weights and probabilities have the dtype of the logits, which the experts' outputs have, too.",
-    ),
-    Hint(
-        "exp of large logits",
-        s.both(s.kind("value"), s.fact("nan")),
-        "exp(750) is infinite, and infinite / infinite is nan. softmax takes the largest logit away first: "
-        "logits.softmax(-1).",
-    ),
-    Hint(
-        "a set of no tokens",
-        lambda p: p.fact("case") == "no tokens" and p.kind in s.SHAPES,
-        "a rank may have no tokens. Work on whole tensors: a list of none cannot be stacked, and has no largest "
-        "number.",
-    ),
-    Hint(
-        "equal logits",
-        lambda p: p.kind == "value" and str(p.fact("case")).startswith(tuple(EQUAL)),
-        "topk and an unstable sort promise no order among equals. best(logits, k) takes the smaller number first.",
-    ),
+    s.CALLED_LIB.saying("write it with softmax, best and gather."),
+    Hint("no Choice", s.both(s.kind("returned"), lambda p: p.fact("what") not in FIELDS),
+         "the function must end with return Choice(experts, weights, p)."),
+    Hint("experts are no numbers", s.kind("form", what="experts", floats=True),
+         "experts are their numbers, int64; weights are what they count: Choice(experts, weights, probabilities)."),
+    Hint("another dtype", lambda p: p.kind == "form" and p.fact("dtype") and p.fact("what") != "experts",
+         "weights and probabilities have the dtype of the logits, which the experts' outputs have, too."),
+    Hint("exp of large logits", s.kind("value", nan=True),
+         "exp(750) is infinite, and infinite / infinite is nan. softmax takes the largest logit away first: "
+         "logits.softmax(-1)."),
+    Hint("a set of no tokens", lambda p: p.fact("case") == "no tokens" and p.kind in s.SHAPES,
+         "a rank may have no tokens. Work on whole tensors: a list of none cannot be stacked, and has no largest "
+         "number."),
+    Hint("equal logits", lambda p: p.kind == "value" and str(p.fact("case")).startswith(tuple(EQUAL)),
+         "topk and an unstable sort promise no order among equals. best(logits, k) takes the smaller number first."),
     s.NARROW,
-    Hint(
-        "no gradient",
-        s.kind("no graph"),
-        "the router learns through weights and probabilities alone: no detach, no item, no torch.no_grad, no new "
-        "tensor made of their numbers.",
-    ),
-    Hint(
-        "another gradient",
-        s.both(s.kind("value"), s.fact("gradient")),
-        "the numbers were right and what they teach is not. Is something detached, or added only to be taken away?",
-    ),
-    Hint(
-        "other probabilities",
-        _about("probabilities"),
-        "probabilities are logits.softmax(-1), (n, E), as they are.",
-    ),
-    Hint(
-        "in place",
-        s.either(s.kind("input"), s.refused("in place")),
-        "in-place operations (-=, x[...] = ...) change a tensor that the caller, or backward, still needs as it was. "
-        "Make new ones: where, masked_fill.",
-    ),
+    Hint("no gradient", s.kind("no graph"),
+         "the router learns through weights and probabilities alone: no detach, no item, no torch.no_grad, no new "
+         "tensor made of their numbers."),
+    Hint("another gradient", s.kind("value", gradient=True),
+         "the numbers were right and what they teach is not. Is something detached, or added only to be taken away?"),
+    Hint("other probabilities", _about("probabilities"), "probabilities are logits.softmax(-1), (n, E), as they are."),
+    Hint("in place", s.either(s.kind("input"), s.refused("in place")),
+         "in-place operations (-=, x[...] = ...) change a tensor that the caller, or backward, still needs as it "
+         "was. Make new ones: where, masked_fill."),
     s.NOT_KEPT, s.SHARED,
 )  # fmt: skip
 SWITCH_HINTS = (
-    Hint(
-        "no dimension of choices",
-        s.both(s.kind("form"), s.fact("shape"), s.fact("dims", 1)),
-        "one choice a token is (n, 1): best(logits, 1), or argmax with keepdim.",
-    ),
+    Hint("no dimension of choices", s.kind("form", shape=True, dims=1),
+         "one choice a token is (n, 1): best(logits, 1), or argmax with keepdim."),
     *COMMON,
-    Hint(
-        "another choice",
-        s.kind("value", "form"),
-        "p = logits.softmax(-1); the expert is the best, the weight is its p: p.gather(1, experts).",
-    ),
-)
+    Hint("another choice", s.kind("value", "form"),
+         "p = logits.softmax(-1); the expert is the best, the weight is its p: p.gather(1, experts)."),
+)  # fmt: skip
 TOP_K_HINTS = (
     *COMMON,
-    Hint(
-        "not k of them",
-        s.both(s.kind("form"), s.fact("what", "experts")),
-        "experts and weights are (n, k), for any k: best(logits, k).",
-    ),
-    Hint(
-        "another choice",
-        s.kind("value", "form"),
-        "p = logits.softmax(-1); the k best; w_i = g_i / (g_1 + ... + g_k), g their p.",
-    ),
-)
+    Hint("not k of them", s.kind("form", what="experts"),
+         "experts and weights are (n, k), for any k: best(logits, k)."),
+    Hint("another choice", s.kind("value", "form"),
+         "p = logits.softmax(-1); the k best; w_i = g_i / (g_1 + ... + g_k), g their p."),
+)  # fmt: skip
 GSHARD_HINTS = (
-    Hint(
-        "numbers of its own",
-        s.kind("random"),
-        "take the numbers in `uniform`: they go with the token, so that ranks and one process sample alike.",
-    ),
+    Hint("numbers of its own", s.kind("random"),
+         "take the numbers in `uniform`: they go with the token, so that ranks and one process sample alike."),
     *COMMON,
-    Hint(
-        "another choice",
-        s.kind("value", "form"),
-        "top_k_gate(logits, 2); then expert -1 and weight 0 in column 1 where uniform >= 2 * w_2. Column 0 stays.",
-    ),
-)
+    Hint("another choice", s.kind("value", "form"),
+         "top_k_gate(logits, 2); then expert -1 and weight 0 in column 1 where uniform >= 2 * w_2. Column 0 stays."),
+)  # fmt: skip
 
 
 def _part(name, first, points, says, equal_says, sets_says, hints, judges=(), measure=None):
@@ -215,19 +166,13 @@ def _part(name, first, points, says, equal_says, sets_says, hints, judges=(), me
     learning = [case for case in cases["value"] if "k=1" not in case]  # of one, 1 says nothing to the router
     everywhere = list(calls.cases)
     return Exercise(
-        name=name,
-        reference=getattr(moe, name),
-        measure=measure or calls,
-        worlds=(),
-        leaves_out=TENSORS,
+        name=name, reference=getattr(moe, name), measure=measure or calls, worlds=(), leaves_out=TENSORS,
         claims=(
             claim(first, points, says, *judges, values(calls, cases["value"])),
             claim("gradients to the logits", 1, "of weights and of probabilities", gradients(calls, learning)),
             claim("equal logits", 1, equal_says, values(calls, cases["equal"])),
-            claim(
-                "any set, left alone", 1, sets_says,
-                values(calls, cases["sets"]), left_alone(everywhere), new(everywhere), kept(everywhere),
-            ),
+            claim("any set, left alone", 1, sets_says, values(calls, cases["sets"]), left_alone(everywhere),
+                  new(everywhere), kept(everywhere)),
         ),
         hints=(*hints, *s.ANYWHERE),
     )  # fmt: skip

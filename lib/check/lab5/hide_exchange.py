@@ -206,11 +206,7 @@ def _share(test, way=None):
 
 
 OVERLAPPED_MOE = Exercise(
-    name="OverlappedMoE",
-    reference=moe.OverlappedMoE,
-    measure=_measure,
-    worlds=(WORLD,),
-    bonus=True,
+    name="OverlappedMoE", reference=moe.OverlappedMoE, measure=_measure, worlds=(WORLD,), bonus=True,
     may_call=(
         *MAY_CALL, "overlapped.halves", "overlapped.start_dispatch", "overlapped.start_combine", "overlapped.experts",
         "overlapped.start_exchange", "overlapped.<lambda>", "later.wait", "expert_parallel.run", "overlapped.forward",
@@ -233,8 +229,8 @@ OVERLAPPED_MOE = Exercise(
               only_calls(CASES, None, WAYS, section), as_many(CASES, _elements)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"),
-             "write `forward` of your class from halves, start_dispatch, experts, start_combine and shared."),
+        s.CALLED_LIB.saying(
+            "write `forward` of your class from halves, start_dispatch, experts, start_combine and shared."),
         Hint("nothing returned",
              lambda p: p.kind in ("form", "unreadable") and p.fact("got") in (None, "None") and not p.fact("gradient"),
              "`forward` must end with a `return` of (..., D)."),

@@ -26,14 +26,10 @@ MISTAKES = {
         Mistake("no gradient", WHOLE.then("_Leave.apply(rows, way)", "_Leave.apply(rows.detach(), way)")),
         Mistake("another gradient", WHOLE.then(BACK, "return 2 * ctx.way.work.wait(), None")),
         Mistake("the group is not passed on", WHOLE.then(THERE, THERE.replace("group", "None"))),
-        Mistake(
-            "the lists the wrong way round",
-            WHOLE.then(THERE, THERE.replace("send_counts, receive", "receive_counts, send")),
-        ),
-        Mistake(
-            "backward without the swap",
-            WHOLE.then("dy, group, receive_counts, send_counts)", "dy, group, send_counts, receive_counts)"),
-        ),
+        Mistake("the lists the wrong way round",
+                WHOLE.then(THERE, THERE.replace("send_counts, receive", "receive_counts, send"))),
+        Mistake("backward without the swap",
+                WHOLE.then("dy, group, receive_counts, send_counts)", "dy, group, send_counts, receive_counts)")),
         Mistake("rounded on the way", WHOLE.then(ARRIVE, "return way.work.wait().float().double()")),
         Mistake("other rows", WHOLE.then(ARRIVE, "return way.work.wait().flip(0)")),
         Mistake("one work for all", WHOLE.then("way = _Way(", "way = _Way\n    way.__init__(_Way, ")),
@@ -41,10 +37,8 @@ MISTAKES = {
     ),
     "OverlappedMoE": (
         Mistake("nothing returned", edit(JOIN, JOIN.removeprefix("return "))),
-        Mistake(
-            "halves in each other's place",
-            edit(JOIN, "return torch.cat([shared_b + home_b(), shared_a + home_a()]).view_as(x)"),
-        ),
+        Mistake("halves in each other's place",
+                edit(JOIN, "return torch.cat([shared_b + home_b(), shared_a + home_a()]).view_as(x)")),
         Mistake(
             "one after the other",
             edit(STARTS, "there_a = a.start_dispatch()()\n        there_b = b.start_dispatch()()")
@@ -60,17 +54,13 @@ MISTAKES = {
             .then(SHARED_B, "y_a, y_b = home_a(), home_b()")
             .then(JOIN, "return torch.cat([self.shared(a.tokens) + y_a, self.shared(b.tokens) + y_b]).view_as(x)"),
         ),
-        Mistake(
-            "the shared expert after the wait", edit(ROWS_A, "pass").then(SHARED_A, f"{ROWS_A}\n        {SHARED_A}")
-        ),
-        Mistake(
-            "without the shared expert",
-            edit(JOIN, "return torch.cat([home_a(), home_b()]).view_as(x)"),
-            "y = shared(x) + the mixture: a half's sums and the shared expert of its tokens are added.",
-        ),
+        Mistake("the shared expert after the wait",
+                edit(ROWS_A, "pass").then(SHARED_A, f"{ROWS_A}\n        {SHARED_A}")),
+        Mistake("without the shared expert", edit(JOIN, "return torch.cat([home_a(), home_b()]).view_as(x)"),
+                "y = shared(x) + the mixture: a half's sums and the shared expert of its tokens are added."),
         Mistake("another gradient", edit(JOIN, JOIN.replace("home_b()", "home_b().detach()"))),
         Mistake("gradients stop", edit(SHARED_A, SHARED_A + ".detach()").then(SHARED_B, SHARED_B + ".detach()")),
         Mistake("rounded on the way", edit(JOIN, JOIN.replace("home_b()", "home_b().float().double()"))),
         Mistake("another result", edit(JOIN, JOIN.replace("shared_a + home_a()", "2 * shared_a + home_a()"))),
     ),
-}
+}  # fmt: skip

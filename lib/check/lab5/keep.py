@@ -9,7 +9,7 @@ from lib.check import symptoms as s
 from lib.check.cases import form_of
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab5.left_out import TENSORS
+from lib.check.left_out import TENSORS
 from lib.check.tensors import Calls, draw, gradients, kept, left_alone, new, values
 from lib.moe import Choice
 
@@ -161,58 +161,32 @@ def _all(cases):
 
 
 HINTS = (
-    Hint("called lib's", s.kind("built-in"), "two loops are enough: over the k places, and in each over the tokens."),
-    Hint(
-        "no Routing",
-        s.kind("returned"),
-        "the function must end with return Routing(token, expert, slot, weight).",
-    ),
-    Hint(
-        "nobody to keep",
-        lambda p: p.fact("case") in NOBODY and p.kind in s.SHAPES,
-        "m may be 0. torch.tensor([]) is float32 (0,): say dtype=torch.int64, and .view(-1, 4) for rows of 4.",
-    ),
-    Hint(
-        "another form",
-        s.kind("form"),
-        "token, expert and slot are int64 (m,); weight is (m,) like choice.weights: choice.weights[token, place].",
-    ),
+    s.CALLED_LIB.saying("two loops are enough: over the k places, and in each over the tokens."),
+    Hint("no Routing", s.kind("returned"), "the function must end with return Routing(token, expert, slot, weight)."),
+    Hint("nobody to keep", lambda p: p.fact("case") in NOBODY and p.kind in s.SHAPES,
+         "m may be 0. torch.tensor([]) is float32 (0,): say dtype=torch.int64, and .view(-1, 4) for rows of 4."),
+    Hint("another form", s.kind("form"),
+         "token, expert and slot are int64 (m,); weight is (m,) like choice.weights: choice.weights[token, place]."),
     s.NARROW,
-    Hint(
-        "other pairs",
-        s.kind("pairs"),
-        "for each place, for each token: if the expert is not -1 and has taken fewer than C, the pair gets "
-        "the next slot.",
-    ),
+    Hint("other pairs", s.kind("pairs"),
+         "for each place, for each token: if the expert is not -1 and has taken fewer than C, the pair gets the next "
+         "slot."),
     Hint("other slots", s.kind("slot"), "a pair's slot is how many the expert had taken before it."),
     Hint("sorted by something else", s.kind("order"), "sort by expert, and within an expert by slot; nothing else."),
-    Hint(
-        "weights detached",
-        s.kind("no graph"),
-        "the router learns through these weights. A number from .item() or .tolist() has no gradient: index"
-        " choice.weights with tensors.",
-    ),
-    Hint(
-        "not the choice's weights",
-        s.kind("value"),
-        "choice.weights[token, place], as they are: dropping changes none of the others.",
-    ),
-    Hint(
-        "the choice changed",
-        s.either(s.kind("input"), s.refused("in place")),
-        "the choice is the caller's, who counts with it what was dropped. Write into tensors of your own.",
-    ),
+    Hint("weights detached", s.kind("no graph"),
+         "the router learns through these weights. A number from .item() or .tolist() has no gradient: index "
+         "choice.weights with tensors."),
+    Hint("not the choice's weights", s.kind("value"),
+         "choice.weights[token, place], as they are: dropping changes none of the others."),
+    Hint("the choice changed", s.either(s.kind("input"), s.refused("in place")),
+         "the choice is the caller's, who counts with it what was dropped. Write into tensors of your own."),
     s.NOT_KEPT,
     s.SHARED,
     *s.ANYWHERE,
-)
+)  # fmt: skip
 
 EXERCISE = Exercise(
-    name="keep",
-    reference=moe.keep,
-    measure=CALLS,
-    worlds=(),
-    leaves_out=TENSORS,
+    name="keep", reference=moe.keep, measure=CALLS, worlds=(), leaves_out=TENSORS,
     claims=(
         claim("who is kept", 7, "k 1, 2, 3; -1; nobody dropped; all to one expert", _all(SOME)[0]),
         claim("slots and order", 4, "by expert, then slot; slots by priority", *_all(SOME)[1:]),
@@ -221,4 +195,4 @@ EXERCISE = Exercise(
         claim("the choice left alone", 1, "", left_alone(CASES), new(CASES), kept(CASES)),
     ),
     hints=HINTS,
-)
+)  # fmt: skip

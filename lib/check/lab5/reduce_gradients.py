@@ -137,51 +137,39 @@ def _of_sizes(share, facts):
 
 
 EXERCISE = Exercise(
-    name="reduce_gradients",
-    reference=libs.reduce_gradients,
-    measure=_measure,
-    worlds=(m.WORLD,),
-    may_call=MAY_CALL,
+    name="reduce_gradients", reference=libs.reduce_gradients, measure=_measure, worlds=(m.WORLD,), may_call=MAY_CALL,
     leaves_out={
         "under way": "a call sums, divides and ends: nothing of it is under way when it returns",
         "generators": "no argument is an iterator; the model's own are asked for anew",
         "returned": "it returns nothing",
         "memory": "one line of each kind is what it is asked to make",
-        "attributes": "a function has none",
     },
     claims=(
         claim("the mean over all ranks", 8, "dp, ep of 1 to 4; tied, unused, frozen ones",
               noted(m.CASES, "value", m.CASES[:-1])),
         claim("as one process", 3, "a real backward, dp 2, ep 2", noted(m.CASES, "value", m.CASES[-1:])),
-        claim(
-            "one all-reduce of each kind", 4, "the experts' over their copies, all else over all",
-            only_calls(m.CASES, None), _one_of_each_kind,
-        ),
+        claim("one all-reduce of each kind", 4, "the experts' over their copies, all else over all",
+              only_calls(m.CASES, None), _one_of_each_kind),
         claim("parameters left alone", 1, "only .grad changes", noted(m.CASES, "touched"), kept(m.CASES)),
     ),
     hints=(
         s.CALLED_LIB,
-        Hint("the group is not passed on", s.kind("group"),
-             "without a group all_reduce takes every rank there is. Hand on `world` with what is no expert's, and "
-             "expert_dp_group with the experts'."),
+        s.NO_GROUP.saying(
+            "without a group all_reduce takes every rank there is. Hand on `world` with what is no expert's, and "
+            "expert_dp_group with the experts'."),
         Hint("the parameter, not its gradient", s.either(s.kind("touched"), s.fact("touched")),
              "a parameter itself has changed. Gradients are reduced, p.grad; it is the optimizer that changes p."),
         s.NARROW,
-        Hint("no experts here", s.both(s.kind("raised"), s.in_case(m.CASES, lambda case: case.what == m.NO_EXPERTS)),
+        Hint("no experts here", s.in_case(m.CASES, lambda case: case.what == m.NO_EXPERTS, "raised"),
              "a model without experts has no second line, and torch.cat takes no empty list: go on where there is "
              "nothing to reduce."),
-        Hint(
-            "a rank without gradients",
-            s.both(s.kind(*s.SHAPES, "clash"), s.in_case(m.CASES, lambda case: case.what == m.NOTHING)),
-            "a rank may have no gradient at all: it counts as zeros, takes part in both sums, and has the mean "
-            "afterwards.",
-        ),
-        Hint(
-            "a parameter without gradient",
-            s.either(s.both(s.kind("form"), s.fact("got", "None")), s.both(s.kind("raised"), s.refused("None"))),
-            "where this rank did not use a parameter, p.grad is None. It counts as zeros, and must hold the mean "
-            "afterwards: p.grad = torch.zeros_like(p).",
-        ),
+        Hint("a rank without gradients", s.in_case(m.CASES, lambda case: case.what == m.NOTHING, *s.SHAPES, "clash"),
+             "a rank may have no gradient at all: it counts as zeros, takes part in both sums, and has the mean "
+             "afterwards."),
+        Hint("a parameter without gradient",
+             s.either(s.kind("form", got="None"), s.both(s.kind("raised"), s.refused("None"))),
+             "where this rank did not use a parameter, p.grad is None. It counts as zeros, and must hold the mean "
+             "afterwards: p.grad = torch.zeros_like(p)."),
         Hint("frozen ones too", s.kind("frozen"),
              "a parameter with requires_grad False has no gradient: leave it alone, and do not send it."),
         Hint("nothing written back", _shares(lambda found, facts: [*found] == [facts["rank"]] != facts["holders"]),
@@ -192,33 +180,25 @@ EXERCISE = Exercise(
              "expert_dp_group, the ranks that have the same one."),
         Hint("not divided", _shares(_by(lambda share, facts: share == "1")),
              "all_reduce sums. The loss is the mean of the ranks' losses: divide by W, whichever the kind."),
-        Hint(
-            "experts divided by dp",
-            _shares(_by(_of_sizes), expert=True),
-            "right where ep is 1. An expert's gradient has come from the tokens of all ranks of its ep group already: "
-            "summed over dp ranks, it is the sum over all W = dp ep of them. Divide it by W.",
-        ),
+        Hint("experts divided by dp", _shares(_by(_of_sizes), expert=True),
+             "right where ep is 1. An expert's gradient has come from the tokens of all ranks of its ep group "
+             "already: summed over dp ranks, it is the sum over all W = dp ep of them. Divide it by W."),
         Hint("another group's size", _shares(_by(_of_sizes)),
              "W is the number of ranks of `world`: dist.get_world_size(world)."),
         Hint("divided twice", _shares(_by(lambda share, facts: share != "1")),
              "divide before the all-reduce or after it, not both."),
-        Hint(
-            "the rest over the experts' group",
-            _shares(lambda found, facts: {*found} < {*facts["holders"]}, expert=False),
-            "what is no expert's is whole on every rank, and each has the gradient of its own tokens alone: sum over "
-            "all ranks, `world`.",
-        ),
+        Hint("the rest over the experts' group",
+             _shares(lambda found, facts: {*found} < {*facts["holders"]}, expert=False),
+             "what is no expert's is whole on every rank, and each has the gradient of its own tokens alone: sum "
+             "over all ranks, `world`."),
         Hint("sizes that differ between ranks", s.either(s.hung, s.kind("clash", "mismatch", "died")),
              "the ranks of one sum must call it equally often, with lines of one size: a parameter that this rank did "
              "not use keeps its place, with zeros, and different experts are not in one sum."),
-        Hint(
-            "pieces in the wrong places",
-            s.kind("value", "form", "raised"),
-            "write back in the order in which you put end to end: each piece begins where the one before it ends, and "
-            "has p.numel() elements.",
-        ),
+        Hint("pieces in the wrong places", s.kind("value", "form", "raised"),
+             "write back in the order in which you put end to end: each piece begins where the one before it ends, "
+             "and has p.numel() elements."),
         s.NOT_GIVEN,
-        Hint("one message per parameter", s.both(s.kind("calls"), s.fact("same")),
+        Hint("one message per parameter", s.kind("calls", same=True),
              "every message costs its latency: put all gradients of a kind end to end, and all-reduce that once."),
         Hint("other elements", s.kind("calls"),
              "two lines: the experts' trained gradients, over expert_dp_group, and all others, over `world`. Nothing "

@@ -11,23 +11,17 @@ MISTAKES = (
     Mistake("not divided", edit(_W, "unflatten(line, gradients)")),
     Mistake("not divided", edit(_W, "unflatten(line / (1 if parameters is dense else W), gradients)")),
     Mistake("divided twice", edit(_W, "unflatten(line / W**2, gradients)")),
-    Mistake(
-        "the group is not passed on",
-        edit("all_reduce(line, holders)", "all_reduce(line, None if holders is world else holders)"),
-    ),
+    Mistake("the group is not passed on",
+            edit("all_reduce(line, holders)", "all_reduce(line, None if holders is world else holders)")),
     Mistake("experts mixed", edit(_ALL, "((dense, world), (experts, world))")),
     Mistake("experts mixed", edit(_ALL, "((dense + experts, world),)")),
     Mistake("the rest over the experts' group", edit(_ALL, "((dense, expert_dp_group), (experts, world))")),
     Mistake("the rest over the experts' group", edit(_ALL, "((dense, expert_dp_group), (experts, expert_dp_group))")),
-    Mistake(
-        "frozen ones too",
-        edit("[gradient(p) for p in parameters if p.requires_grad]", "[gradient(p) for p in parameters]"),
-    ),
+    Mistake("frozen ones too",
+            edit("[gradient(p) for p in parameters if p.requires_grad]", "[gradient(p) for p in parameters]")),
     Mistake("no experts here", edit("if gradients:", "if True:")),
-    Mistake(
-        "sizes that differ between ranks",
-        edit("if p.requires_grad]", "if p.requires_grad and p.grad is not None]"),
-    ),
+    Mistake("sizes that differ between ranks",
+            edit("if p.requires_grad]", "if p.requires_grad and p.grad is not None]")),
     Mistake("pieces in the wrong places", edit(_W, "unflatten(line / W, gradients[::-1])")),
     Mistake("rounded on the way", edit(_LINE, "line = flatten(gradients).float()")),
     Mistake(
@@ -36,8 +30,6 @@ MISTAKES = (
         .then(_LINE, "line = [all_reduce(g, holders).div_(W) for g in gradients]")
         .then("all_reduce(line, holders)\n", "pass\n"),
     ),
-    Mistake(
-        "other elements",
-        edit("all_reduce(line, holders)", "all_reduce(line.clone(), holders), all_reduce(line, holders)"),
-    ),
-)
+    Mistake("other elements",
+            edit("all_reduce(line, holders)", "all_reduce(line.clone(), holders), all_reduce(line, holders)")),
+)  # fmt: skip

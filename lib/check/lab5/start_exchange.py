@@ -88,15 +88,11 @@ def _elements_at_once(case, rank, way):
 
 
 def _way(way):
-    return s.both(s.kind("not under way"), s.fact("way", way))
+    return s.kind("not under way", way=way)
 
 
 START_EXCHANGE = Exercise(
-    name="start_exchange",
-    reference=moe.start_exchange,
-    measure=_measure_start,
-    worlds=(WORLD,),
-    bonus=True,
+    name="start_exchange", reference=moe.start_exchange, measure=_measure_start, worlds=(WORLD,), bonus=True,
     may_call=(*MAY_CALL, "later.wait", "later.start"),
     leaves_out=plain.EXCHANGE_ROWS.leaves_out | {"returned": "a function that returns what arrived"},
     claims=(
@@ -117,7 +113,7 @@ START_EXCHANGE = Exercise(
         Hint("nothing to wait for", lambda p: p.kind == "not under way" and not p.facts["wait"],
              "start_exchange returns a function: `return wait`, or a lambda, and not what that returns."),
         Hint("waits at once", _way("forward"),
-             "start(all_to_all, rows, group, send_counts, receive_counts) returns a work. Its wait() belongs into the "
+             "start(all_to_all, rows, group, send_counts, receive_counts) returns a work. Its wait() belongs in the "
              "function that you return: whoever calls that has computed something in the meantime."),
         Hint("backward waits at once", lambda p: _way("backward")(p) and p.facts["started"] == p.facts["of"],
              "the gradients' exchange is begun and waited for in one function's backward. Begin it in the backward of "
@@ -130,9 +126,9 @@ START_EXCHANGE = Exercise(
                                         s.kind(*s.SHAPES, "clash", "no graph", "not kept")),
              "one exchange was right, two under way at once are not. Each call keeps a work and lists of its own: in "
              "the call's own object or closure, not on a class, in a global, or in a buffer of all calls."),
-        Hint("no gradient", s.either(s.kind("no graph"), s.refused("no graph")),
-             "two autograd functions, tied by a tensor: the first takes rows and returns a token, such as "
-             "rows.new_empty(0); the second takes the token and returns what arrived."),
+        s.NO_GRAPH.saying(
+            "two autograd functions, tied by a tensor: the first takes rows and returns a token, such as "
+            "rows.new_empty(0); the second takes the token and returns what arrived."),
         Hint("backward without the swap", s.both(s.fact("way", "backward"), lists_do_not_fit),
              "in backward dy has a row for each that was received, and goes back to whom it came from: the two lists "
              "change places."),
@@ -140,7 +136,7 @@ START_EXCHANGE = Exercise(
              "start(all_to_all, rows, group, send_counts, receive_counts): first what leaves, then what comes."),
         Hint("another gradient", s.fact("gradient"),
              "the first function's backward returns what the gradients' exchange brought: the gradient of its rows."),
-        Hint("nothing comes", s.both(s.kind("form"), s.fact("got", "None")),
+        Hint("nothing comes", s.kind("form", got="None"),
              "wait() must return what work.wait() returns: (sum(receive_counts), D)."),
         s.NOT_GIVEN,
         Hint("more than the rows", s.kind("elements"), "each row travels once in each direction."),

@@ -192,18 +192,11 @@ def _all_ranks(p):
 
 
 EXERCISE = Exercise(
-    name="average_over_mesh",
-    reference=hybrid.average_over_mesh,
-    measure=_measure,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
-    leaves_out={
+    name="average_over_mesh", reference=hybrid.average_over_mesh, measure=_measure, worlds=(WORLD,), may_call=MAY_CALL,
+    leaves_out=given.LEAVES_OUT | {
         "under way": "a call sums, divides and ends: nothing of it is under way when it returns",
-        "alone": "a mesh is of all 8 ranks; each axis has one rank in some mesh",
-        "generators": "the sets are lists",
         "returned": "it returns nothing",
         "memory": "gradients are summed where they are",
-        "attributes": "a function has none",
     },
     claims=(
         claim("the gradients of the mean loss", 10, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
@@ -228,12 +221,9 @@ EXERCISE = Exercise(
         Hint("an empty list", lambda p: s.raised("IndexError", "RuntimeError")(p) and not p.facts["failed"].refusals,
              "a list may be empty: stages between the first and the last have no tied ones, and without a pipeline no "
              "rank has."),
-        Hint(
-            "over pp",
-            s.either(s.kind("group"), _along(ends=False)),
-            "the stages of a pipeline have different parameters, and nothing is to be summed along pp. Only the first "
-            "and the last stage have one in common, the tied one: `ends` is their group.",
-        ),
+        Hint("over pp", s.either(s.kind("group"), _along(ends=False)),
+             "the stages of a pipeline have different parameters, and nothing is to be summed along pp. Only the "
+             "first and the last stage have one in common, the tied one: `ends` is their group."),
         Hint("stages sum different things", _along(ends=True),
              "`ends` are the first and the last stage of a pipeline, and they have different parameters but for the "
              "tied ones. Whatever else is summed is summed over ranks of one stage: along dp or tp."),
@@ -245,12 +235,9 @@ EXERCISE = Exercise(
         Hint("cut summed over tp", _of("cut", beside="tp"),
              "a tp rank has another part of the weight, so its gradient is of other numbers. Cut ones are summed over "
              "dp alone."),
-        Hint(
-            "tied summed over tp",
-            _of("tied", beside="tp"),
-            "the tied matrix is cut over tp as well: a tp rank has other rows of it. Its two uses are on the first and "
-            "the last stage, of the same tp rank: ends.",
-        ),
+        Hint("tied summed over tp", _of("tied", beside="tp"),
+             "the tied matrix is cut over tp as well: a tp rank has other rows of it. Its two uses are on the first "
+             "and the last stage, of the same tp rank: ends."),
         Hint("whole not summed over tp", _of("whole", lacks="tp"),
              "with sequence parallelism each tp rank has seen other tokens of its rows: the gradient of what is whole "
              "is a sum over tp, and after that a mean over dp."),
@@ -267,12 +254,10 @@ EXERCISE = Exercise(
         Hint("tied averaged over the ends", s.both(_of("tied"), _times(lambda dp, tp: 1 / 2)),
              "autograd adds the gradients of both uses of a matrix. The two ends have one each: their sum, not their "
              "mean."),
-        Hint(
-            "divided by all ranks",
-            _times(lambda dp, tp: dp / WORLD, unless=lambda p: p.facts["dp"] * p.facts["tp"] == WORLD),
-            'only the data ranks have losses of their own: the mean is over mesh.size("dp") of them, not over the '
-            "world.",
-        ),
+        Hint("divided by all ranks",
+             _times(lambda dp, tp: dp / WORLD, unless=lambda p: p.facts["dp"] * p.facts["tp"] == WORLD),
+             'only the data ranks have losses of their own: the mean is over mesh.size("dp") of them, not over the '
+             "world."),
         Hint("divided by tp too", _times(lambda dp, tp: 1 / tp),
              "tp ranks share the rows: the loss is one loss, a mean over all of its tokens already. What its tokens "
              "give is a sum. Only over dp there are several losses."),

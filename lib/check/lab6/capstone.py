@@ -15,10 +15,10 @@ from numbers import Integral
 
 from lib.check.claims import claim, is_number
 from lib.check.exercise import Bundle, Exercise, Problem
-from lib.check.lab0.left_out import NO_RANKS
 from lib.check.lab6 import capstone_costs
 from lib.check.lab6 import capstone_hints as hints
 from lib.check.lab6.capstone_jobs import BATCH, CASES, CLEAR, GPUS, JOBS, STACK, truth, words
+from lib.check.left_out import NO_RANKS, but
 from lib.check.pure import asked, each, noting_calls, same_again
 from lib.cost import by_hand, explain, predict, search
 from lib.cost import memory as of_memory
@@ -187,12 +187,9 @@ def _is_fast(job, plan):
     return Problem("seconds", text, {"is": worst, "plan": plan})
 
 
-_NOTHING_LEFT = {name: why for name, why in NO_RANKS.items() if name not in ("returned", "again")}
+_NOTHING_LEFT = but(NO_RANKS, "returned", "again")
 ESTIMATE = Exercise(
-    name="estimate",
-    reference=by_hand.estimate,
-    measure=_measure(by_hand.estimate, CASES, _read),
-    worlds=(),
+    name="estimate", reference=by_hand.estimate, measure=_measure(by_hand.estimate, CASES, _read), worlds=(),
     leaves_out=_NOTHING_LEFT,
     claims=(
         claim("memory", 2, "within 15 % of the cost model, 19 plans", each(CASES, lambda *_: None, words),
@@ -203,11 +200,8 @@ ESTIMATE = Exercise(
     hints=hints.ESTIMATE,
 )  # fmt: skip
 COSTS = Exercise(
-    name="main_costs",
-    reference=by_hand.main_costs,
-    measure=_measure(by_hand.main_costs, CLEAR, capstone_costs.read),
-    worlds=(),
-    leaves_out=_NOTHING_LEFT,
+    name="main_costs", reference=by_hand.main_costs, measure=_measure(by_hand.main_costs, CLEAR, capstone_costs.read),
+    worlds=(), leaves_out=_NOTHING_LEFT,
     claims=(
         claim("the two largest", 2, "of five, for 16 plans; within 3 % of a step is a tie",
               each(CLEAR, lambda *_: None, words), same_again(words), capstone_costs.two_largest),
@@ -215,15 +209,12 @@ COSTS = Exercise(
     hints=capstone_costs.HINTS,
 )  # fmt: skip
 PLANS = Exercise(
-    name="chosen_plans",
-    reference=chosen_plans,
-    measure=_measure_plans,
-    worlds=(),
+    name="chosen_plans", reference=chosen_plans, measure=_measure_plans, worlds=(),
     leaves_out=_NOTHING_LEFT | {"again": "it has no arguments"},
     claims=(
         claim("plans that fit", 1, "256 GPUs, 512 sequences; into 83 %", _judge(_can_be_laid_out), _judge(_fits)),
         claim("and are fast", 1, "at most 1.1 times the best one's step", _judge(_is_fast)),
     ),
     hints=hints.PLANS,
-)
+)  # fmt: skip
 EXERCISE = Bundle("capstone", (ESTIMATE, COSTS, PLANS))

@@ -3,6 +3,7 @@
 from lib.check import symptoms as s
 from lib.check.exercise import Hint, Problem
 from lib.check.lab6.capstone_jobs import CLEAR, JOBS, STACK, words
+from lib.check.pure import NOTHING
 from lib.cost import step as of_step
 from lib.cost.by_hand import COSTS
 
@@ -63,11 +64,10 @@ def _names(cost, among=lambda job, plan: True):
 
 
 HINTS = (
-    Hint("called lib's", s.kind("built-in"), "the cost model comes afterwards. Your estimate has all the terms."),
-    Hint("nothing returned", s.kind("nothing"), "the function must end with `return ...`."),
-    Hint(
-        "not two names", s.kind("form"), 'end with return first, second: such as "pipeline bubble", "tensor messages".'
-    ),
+    s.CALLED_LIB.saying("the cost model comes afterwards. Your estimate has all the terms."),
+    NOTHING,
+    Hint("not two names", s.kind("form"),
+         'end with return first, second: such as "pipeline bubble", "tensor messages".'),
     Hint("no such cost", s.kind("unknown"), "the names are those of the docstring."),
     Hint(
         "costs that the plan does not have",
@@ -79,24 +79,15 @@ HINTS = (
         "a dense model sends no rows to experts, one stage has no bubble, one tensor rank no sums.",
     ),
     Hint("no computing", _lacks("computing"), "computing is a cost as well, in most plans the largest."),
-    Hint(
-        "messages that hide",
-        _names("data messages"),
-        "what ZeRO-1 sends along dp runs beside backward; little of it is left to wait for.",
-    ),
-    Hint(
-        "no bubble",
-        _lacks("pipeline bubble"),
-        "a GPU waits bubble / (1 - bubble) of the seconds in which it computes and sends, and the bubble is "
-        "(p-1) / (v m + p-1).",
-    ),
+    Hint("messages that hide", _names("data messages"),
+         "what ZeRO-1 sends along dp runs beside backward; little of it is left to wait for."),
+    Hint("no bubble", _lacks("pipeline bubble"),
+         "a GPU waits bubble / (1 - bubble) of the seconds in which it computes and sends, and the bubble is (p-1) / "
+         "(v m + p-1)."),
     Hint("no rows", _lacks("expert messages"), "a token's rows go to k experts and home, in each layer, both passes."),
     Hint("no sums", _lacks("tensor messages"), "each layer has 4 all-reduces of its tokens along tp."),
-    Hint(
-        "not by the plan",
-        s.kind("costs"),
-        "four numbers to compare: computing, rows / wire along ep, sums / gpu.link along tp, and the bubble's part of "
-        "all. Which is second is another one in another plan.",
-    ),
+    Hint("not by the plan", s.kind("costs"),
+         "four numbers to compare: computing, rows / wire along ep, sums / gpu.link along tp, and the bubble's part "
+         "of all. Which is second is another one in another plan."),
     *s.ANYWHERE,
-)
+)  # fmt: skip

@@ -36,20 +36,12 @@ MISTAKES = {
         Mistake("no bubble", edit(_BUBBLE, "")),
         Mistake("no rows", edit("rows / wire", "0")),
         Mistake("no sums", edit("sums / gpu.link", "0")),
-        Mistake(
-            "the two smallest",
-            edit("[-2:]", "[:2]"),
-            "sorted begins with the smallest: the two largest are the last two.",
-        ),
-        Mistake(
-            "one message for the whole step",
-            edit("passed = plan.micro_batches * ", "passed = "),
-            "that is one micro-batch's tokens: messages come with each of m of them.",
-        ),
-        Mistake(
-            "no interleaving",
-            edit("bubble = plan_bubble(plan)", "bubble = (plan.pp - 1) / (plan.micro_batches + plan.pp - 1)"),
-            "v stages per rank make the bubble smaller: (p-1) / (v m + p-1).",
-        ),
+        Mistake("the two smallest", edit("[-2:]", "[:2]"),
+                "sorted begins with the smallest: the two largest are the last two."),
+        Mistake("one message for the whole step", edit("passed = plan.micro_batches * ", "passed = "),
+                "that is one micro-batch's tokens: messages come with each of m of them."),
+        Mistake("no interleaving",
+                edit("bubble = plan_bubble(plan)", "bubble = (plan.pp - 1) / (plan.micro_batches + plan.pp - 1)"),
+                "v stages per rank make the bubble smaller: (p-1) / (v m + p-1)."),
     ),
-}
+}  # fmt: skip

@@ -11,6 +11,7 @@ from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab6.choose_plan_jobs import JOBS, REFUSED, TIES, best
+from lib.check.left_out import but
 from lib.check.pure import LEAVES_OUT, NOTHING, all_seen, asked, each, refused
 from lib.cost.choose import choose_plan
 from lib.cost.plan import Plan
@@ -109,12 +110,8 @@ def _compares_plans(p):
 
 
 EXERCISE = Exercise(
-    name="choose_plan",
-    reference=choose_plan,
-    measure=_measure,
-    worlds=(),
-    bonus=True,
-    leaves_out={name: why for name, why in LEAVES_OUT.items() if name != "given used"},
+    name="choose_plan", reference=choose_plan, measure=_measure, worlds=(), bonus=True,
+    leaves_out=but(LEAVES_OUT, "given used"),
     claims=(
         claim("a plan that may be run", 3, "11 jobs, on 1 to 64 GPUs", _judge(JOBS, _may_be_run)),
         claim("that fits", 2, "memory(plan) <= gpu.memory", _judge(JOBS, _fits)),
@@ -124,81 +121,47 @@ EXERCISE = Exercise(
               refused([(job,) for job in REFUSED], str, lambda job: "no plan fits", trace=_words)),
     ),
     hints=(
-    Hint("called lib's", s.kind("built-in"), "three loops, and a list of what fits."),
+    s.CALLED_LIB.saying("three loops, and a list of what fits."),
     NOTHING,
-    Hint(
-        "not a plan",
-        s.kind("form"),
-        "return the Plan alone, of min(found)'s (seconds, memory, plan) the last. Degrees are ints: //, not /.",
-    ),
-    Hint(
-        "dp is 0",
-        s.raised("ZeroDivisionError"),
-        "where tp pp is more than the GPUs, gpus // (tp * pp) is 0. See first whether gpus % (tp * pp) is 0.",
-    ),
-    Hint(
-        "plans compared",
-        _compares_plans,
-        "min compares the whole tuples, and where seconds and memory are equal, the plans: key=lambda each: each[:2].",
-    ),
-    Hint(
-        "a plan not looked at",
-        s.raised("ValueError"),
-        "there is a plan that fits, and it was not among those you tried: all divisors of the heads, the layers and "
-        "a rank's rows, also on one GPU.",
-    ),
-    Hint(
-        "an earlier call's plan",
-        _of_an_earlier_call,
-        "this plan is an earlier call's: what is found is kept from call to call. Begin each call with a new list.",
-    ),
+    Hint("not a plan", s.kind("form"),
+         "return the Plan alone, of min(found)'s (seconds, memory, plan) the last. Degrees are ints: //, not /."),
+    Hint("dp is 0", s.raised("ZeroDivisionError"),
+         "where tp pp is more than the GPUs, gpus // (tp * pp) is 0. See first whether gpus % (tp * pp) is 0."),
+    Hint("plans compared", _compares_plans,
+         "min compares the whole tuples, and where seconds and memory are equal, the plans: key=lambda each: "
+         "each[:2]."),
+    Hint("a plan not looked at", s.raised("ValueError"),
+         "there is a plan that fits, and it was not among those you tried: all divisors of the heads, the layers and "
+         "a rank's rows, also on one GPU."),
+    Hint("an earlier call's plan", _of_an_earlier_call,
+         "this plan is an earlier call's: what is found is kept from call to call. Begin each call with a new list."),
     Hint("other GPUs", s.kind("gpus"), "all GPUs are used: tp pp dp = gpus. dp follows from the other two."),
-    Hint(
-        "tensor ranks on two nodes",
-        s.kind("node"),
-        "tensor parallelism sends most and needs NVLink: tp divides gpu.per_node, however fast seconds(plan) is.",
-    ),
+    Hint("tensor ranks on two nodes", s.kind("node"),
+         "tensor parallelism sends most and needs NVLink: tp divides gpu.per_node, however fast seconds(plan) is."),
     Hint("heads are cut", s.kind("heads"), "each tensor rank has whole heads: tp is one of divisors(model.heads)."),
     Hint("stages unlike", s.kind("layers"), "all stages have as many layers: pp is one of divisors(model.layers)."),
-    Hint(
-        "rows left over",
-        s.kind("batch"),
-        "the batch is dp times m times b. First dp divides it, then b divides the rows of one data rank, batch // dp.",
-    ),
-    Hint(
-        "other choices",
-        s.kind("whole batch", "more"),
-        "Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1), and nothing else: the first is the whole batch.",
-    ),
+    Hint("rows left over", s.kind("batch"),
+         "the batch is dp times m times b. First dp divides it, then b divides the rows of one data rank, batch // "
+         "dp."),
+    Hint("other choices", s.kind("whole batch", "more"),
+         "Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1), and nothing else: the first is the whole "
+         "batch."),
     Hint("without ZeRO", s.kind("zero"), "zero=1: optimizer state is divided over dp, or much less would fit."),
-    Hint(
-        "without sequence parallelism",
-        s.kind("sequence"),
-        "sequence_parallel=tp > 1: it sends no more, and memory(plan) is less. With one tensor rank there is "
-        "nothing to cut.",
-    ),
+    Hint("without sequence parallelism", s.kind("sequence"),
+         "sequence_parallel=tp > 1: it sends no more, and memory(plan) is less. With one tensor rank there is "
+         "nothing to cut."),
     Hint("does not fit", s.kind("room"), "keep a plan only if memory(plan) <= gpu.memory; the fastest may not fit."),
-    Hint(
-        "one row in a micro-batch",
-        s.both(s.kind("slower"), all_seen(lambda plan, job: plan.micro_batch == 1)),
-        "you try b = 1 only. A larger b makes larger products, and fewer micro-batches: try all divisors(batch // dp).",
-    ),
-    Hint(
-        "not the fastest",
-        s.kind("slower"),
-        "the best tp depends on pp and b, so they cannot be chosen one after another: try all of each with all others.",
-    ),
-    Hint(
-        "memory does not decide",
-        s.kind("tie"),
-        "of equally fast plans the one that needs least memory: compare (seconds, memory).",
-    ),
+    Hint("one row in a micro-batch", s.both(s.kind("slower"), all_seen(lambda plan, job: plan.micro_batch == 1)),
+         "you try b = 1 only. A larger b makes larger products, and fewer micro-batches: try all divisors(batch // "
+         "dp)."),
+    Hint("not the fastest", s.kind("slower"),
+         "the best tp depends on pp and b, so they cannot be chosen one after another: try all of each with all "
+         "others."),
+    Hint("memory does not decide", s.kind("tie"),
+         "of equally fast plans the one that needs least memory: compare (seconds, memory)."),
     Hint("no error", s.kind("not refused"), "if no plan has been found: raise ValueError(...), with the numbers."),
-    Hint(
-        "not a ValueError",
-        s.kind("another error"),
-        "see whether the list is empty before you take from it; what is raised then is a ValueError.",
-    ),
+    Hint("not a ValueError", s.kind("another error"),
+         "see whether the list is empty before you take from it; what is raised then is a ValueError."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from lib import hunt
 from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS, but
 from lib.check.pure import NOTHING, noting_calls
 from lib.hunt import HEALTHY, JOBS, KINDS, MISTAKES, STEPS, Finding, alike
 from lib.hunt.draw import drawn
@@ -149,11 +149,8 @@ def _of_axis(axis, step, kind, what, e):
 
 PLACES = ("no evidence", "earlier", "another kind", "sets", "apart", "axis", "no axis", "not healthy")
 EXERCISE = Exercise(
-    name="findings",
-    reference=hunt.findings,
-    measure=_measure,
-    worlds=(),
-    leaves_out={name: why for name, why in NO_RANKS.items() if name != "returned"} | {"again": "it has no arguments"},
+    name="findings", reference=hunt.findings, measure=_measure, worlds=(),
+    leaves_out=but(NO_RANKS, "returned") | {"again": "it has no arguments"},
     claims=(
         claim("four mistakes", 4, "each with its axis, first step and first evidence", _found(4)),
         claim("six mistakes", 4, "the same", _found(6)),
@@ -161,49 +158,28 @@ EXERCISE = Exercise(
         claim("and the two healthy jobs", 3, "no mistake where there is none", _found(None)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "look at what hunt.job(seed, number) leaves behind."),
+        s.CALLED_LIB.saying("look at what hunt.job(seed, number) leaves behind."),
         NOTHING,
         Hint("no seed and jobs", s.kind("form"), "return SEED, {0: Finding(...), 1: HEALTHY, ...}."),
         Hint("not ten jobs", s.kind("jobs"), "a finding for each of the jobs 0 to 9, HEALTHY where nothing is wrong."),
-        Hint(
-            "no finding",
-            s.kind("finding"),
-            "Finding(mistake, axis, step, evidence), of the words in MISTAKES and KINDS; or HEALTHY.",
-        ),
-        Hint(
-            "another seed's",
-            s.both(s.kind(*PLACES), lambda p: p.facts["fit"] < CASES),
-            "hardly any finding fits. Are they those of the seed that is returned? Another seed draws other jobs.",
-        ),
-        Hint(
-            "called healthy",
-            s.kind("not healthy"),
-            "draw plots.evidence(e.all_off()): a box that is red holds another number than one process.",
-        ),
-        Hint(
-            "not the first",
-            s.kind("no evidence", "earlier"),
-            "steps from 0 on, and in a step input, activation, loss, gradient, norm, update: the first that is red, on "
-            "whatever rank. All that comes later may follow from it.",
-        ),
+        Hint("no finding", s.kind("finding"),
+             "Finding(mistake, axis, step, evidence), of the words in MISTAKES and KINDS; or HEALTHY."),
+        Hint("another seed's", s.both(s.kind(*PLACES), lambda p: p.facts["fit"] < CASES),
+             "hardly any finding fits. Are they those of the seed that is returned? Another seed draws other jobs."),
+        Hint("called healthy", s.kind("not healthy"),
+             "draw plots.evidence(e.all_off()): a box that is red holds another number than one process."),
+        Hint("not the first", s.kind("no evidence", "earlier"),
+             "steps from 0 on, and in a step input, activation, loss, gradient, norm, update: the first that is red, "
+             "on whatever rank. All that comes later may follow from it."),
         Hint("no such axis", s.kind("no axis"), "e.sizes says which axes the job's mesh has."),
-        Hint(
-            "it would show elsewhere",
-            s.kind("another kind", "sets"),
-            "where does a mistake first change a number? A mask changes activations, a mean over ranks gradients only; "
-            "and of gradients which ones: print e.table(step).",
-        ),
-        Hint(
-            "averaged, or not",
-            s.kind("apart"),
-            "after a mean all ranks hold the same. If they do not, no mean was taken along that axis.",
-        ),
-        Hint(
-            "another axis",
-            s.kind("axis"),
-            "compare ranks that differ along one axis alone, with alike(numbers, axis, e.sizes): which are alike and "
-            "should differ, which differ and should be alike, or are off by different factors?",
-        ),
+        Hint("it would show elsewhere", s.kind("another kind", "sets"),
+             "where does a mistake first change a number? A mask changes activations, a mean over ranks gradients "
+             "only; and of gradients which ones: print e.table(step)."),
+        Hint("averaged, or not", s.kind("apart"),
+             "after a mean all ranks hold the same. If they do not, no mean was taken along that axis."),
+        Hint("another axis", s.kind("axis"),
+             "compare ranks that differ along one axis alone, with alike(numbers, axis, e.sizes): which are alike "
+             "and should differ, which differ and should be alike, or are off by different factors?"),
         *s.ANYWHERE,
     ),
-)
+)  # fmt: skip

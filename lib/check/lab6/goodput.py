@@ -12,7 +12,7 @@ from math import isfinite
 from lib.check import symptoms as s
 from lib.check.claims import claim, is_number, numbers
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
-from lib.check.lab0.left_out import NO_RANKS
+from lib.check.left_out import NO_RANKS
 from lib.check.pure import LEAVES_OUT, NOTHING, ONCE, all_seen, asked, each, noting_calls, same_again
 from lib.cost import goodput
 from lib.cost.goodput import LLAMA_3, best_interval, job_mtbf, lost_share
@@ -106,14 +106,9 @@ def _shares(fits):
 
 
 LEFT_OUT = LEAVES_OUT | {"returned": "a number"}
-LIBS = Hint("called lib's", s.kind("built-in"), "the formula stands above the exercise: write it down.")
+LIBS = s.CALLED_LIB.saying("the formula stands above the exercise: write it down.")
 MTBF = Exercise(
-    name="job_mtbf",
-    reference=job_mtbf,
-    measure=_measure_mtbf,
-    worlds=(),
-    bonus=True,
-    leaves_out=NO_RANKS,
+    name="job_mtbf", reference=job_mtbf, measure=_measure_mtbf, worlds=(), bonus=True, leaves_out=NO_RANKS,
     claims=(
         claim("failures of a job", 1, "Llama 3's, on 16,384 GPUs, 100,000 and 8; others",
               numbers(job_mtbf, COUNTED, _of_a_job, unit_name=" s")),
@@ -127,12 +122,7 @@ MTBF = Exercise(
     ),
 )  # fmt: skip
 SHARE = Exercise(
-    name="lost_share",
-    reference=lost_share,
-    measure=_measure_share,
-    worlds=(),
-    bonus=True,
-    leaves_out=LEFT_OUT,
+    name="lost_share", reference=lost_share, measure=_measure_share, worlds=(), bonus=True, leaves_out=LEFT_OUT,
     claims=(
         claim("short intervals", 2, "within 3 % of 10,000 failures",
               each(SHORT, _is_near, _of_settings), same_again(_of_settings)),
@@ -145,7 +135,7 @@ SHARE = Exercise(
         Hint("percent", _shares(lambda got, want: abs(got / 100 / want - 1) < NEAR), "0 to 1: a share, no per cent."),
         Hint("what is kept", _shares(lambda got, want: abs(got - (1 - want)) < NEAR * want),
              "that is the share of time that counts, the goodput. Lost is the rest: 1 minus it."),
-        Hint("first order only", s.both(s.kind("no share", "share"), s.fact("long")),
+        Hint("first order only", s.kind("no share", "share", long=True),
              "S/T + (T/2 + R)/M holds while T, S and R are short against M. Here they are not: take the sum over all "
              "saves, with e^(-R/M) / (e^((T+S)/M) - 1)."),
         Hint("more than all", s.kind("no share"),
@@ -161,12 +151,7 @@ SHARE = Exercise(
     ),
 )  # fmt: skip
 BEST = Exercise(
-    name="best_interval",
-    reference=best_interval,
-    measure=_measure_best,
-    worlds=(),
-    bonus=True,
-    leaves_out=LEFT_OUT,
+    name="best_interval", reference=best_interval, measure=_measure_best, worlds=(), bonus=True, leaves_out=LEFT_OUT,
     claims=(
         claim("a quick save", 1, "within 2 % of the best", each(QUICK, _is_best, _of_a_save), same_again(_of_a_save)),
         claim("Daly's examples", 1, "117, 57 and 9.1 minutes", each([*DALYS], _is_best, _of_a_save)),

@@ -212,11 +212,10 @@ def _in_making(p):
 
 HINTS = (
     s.CALLED_LIB,
-    Hint("nothing on other stages", s.both(s.kind("form"), s.fact("what", "loss")),
+    Hint("nothing on other stages", s.kind("form", what="loss"),
          "only the last stage knows a loss: execute returns {} elsewhere. The others add 0 where the losses are summed "
          "along pp, and every rank returns one number."),
-    Hint("no norm returned", s.both(s.kind("form"), s.fact("what", "norm")),
-         "clip returns the norm, as norm_of gave it."),
+    Hint("no norm returned", s.kind("form", what="norm"), "clip returns the norm, as norm_of gave it."),
     Hint("a part of the parameters", s.both(s.refused("None"), lambda p: not _in_making(p)),
          "a parameter without a gradient is another stage's: let_go_of_other_stages(part, blocks, [your stage]) first, "
          "then sets_of(part, pipeline.tied)."),
@@ -241,22 +240,19 @@ HINTS = (
     Hint("another update", _of("loss"),
          "losses of the first step are right, those of the next are not: the update was another one. First the norm, "
          "then all gradients are scaled, every list of them, by min(1, max_norm / norm), then the optimizer steps."),
-    Hint("too much along an axis", s.both(s.kind("elements"), s.fact("more")),
+    Hint("too much along an axis", s.kind("elements", more=True),
          "the values are right, and more was sent than they need: something is summed twice, or over ranks that "
          "have it already."),
     Hint("too little along an axis", s.kind("elements"),
          "the values are right, and less was sent along this axis than a hybrid step of these degrees sends: do its "
          "ranks share the work?"),
-    Hint("not what it was given", s.kind("another way"),
-         "average and norm_of are arguments: call each once a step, and neither lib's nor your own of another cell."),
+    s.NOT_GIVEN.saying(
+        "average and norm_of are arguments: call each once a step, and neither lib's nor your own of another cell."),
     *s.ANYWHERE,
 )  # fmt: skip
 
 EXERCISE = Exercise(
-    name=NAME,
-    reference=hybrid.HybridByHand,
-    measure=_measure,
-    worlds=(2, 8),
+    name=NAME, reference=hybrid.HybridByHand, measure=_measure, worlds=(2, 8),
     may_call=(*COLLECTIVES, *OF_OTHER_LABS, "framework._measure_all", "hybrid_by_hand.__call__"),
     leaves_out={
         "under way": "a step ends before the next begins",
@@ -272,4 +268,4 @@ EXERCISE = Exercise(
         claim("with what it was given", 2, "average and norm_of, once a step", _with_what_is_given),
     ),
     hints=HINTS,
-)
+)  # fmt: skip

@@ -29,11 +29,8 @@ MISTAKES = (
         "Pipeline.run sums the tied gradients over the two ends itself, and average does so again. Pipeline.execute "
         "leaves them, and the losses' weights, to you.",
     ),
-    Mistake(
-        "averaged twice",
-        edit(_AVERAGE, f"{_AVERAGE}\n        {_AVERAGE}"),
-        "average is called once, after the last micro-batch: what it sums it sums again.",
-    ),
+    Mistake("averaged twice", edit(_AVERAGE, f"{_AVERAGE}\n        {_AVERAGE}"),
+            "average is called once, after the last micro-batch: what it sums it sums again."),
     Mistake(
         "tied ones not summed",
         edit(
@@ -46,15 +43,10 @@ MISTAKES = (
     Mistake("another update", edit(_SCALE, "pass")),
     Mistake("another update", edit(_SCALE, "scale_gradients(self.sets.cut, norm, max_norm)")),
     Mistake("another update", edit(_OPTIMIZER, "self.optimizer = make_optimizer([*self.sets.cut, *self.sets.whole])")),
-    Mistake(
-        "scaled where it is short enough",
-        edit(_SCALE, "[p.grad.mul_(max_norm / norm) for p in self.parameters]"),
-        "a gradient shorter than max_norm stays as it is: the factor is min(1, max_norm / norm): scale_gradients.",
-    ),
-    Mistake(
-        "another tensor group",
-        edit('sequence_parallel_gpt(model, mesh.group("tp"))', "sequence_parallel_gpt(model)"),
-        'the part of the model and its loss are cut over the same ranks: mesh.group("tp") for both.',
-    ),
+    Mistake("scaled where it is short enough", edit(_SCALE, "[p.grad.mul_(max_norm / norm) for p in self.parameters]"),
+            "a gradient shorter than max_norm stays as it is: the factor is min(1, max_norm / norm): scale_gradients."),
+    Mistake("another tensor group",
+            edit('sequence_parallel_gpt(model, mesh.group("tp"))', "sequence_parallel_gpt(model)"),
+            'the part of the model and its loss are cut over the same ranks: mesh.group("tp") for both.'),
     Mistake("not what it was given", edit(_AVERAGE, "average_over_mesh(self.sets, self.mesh, self.ends)")),
-)
+)  # fmt: skip

@@ -54,42 +54,29 @@ def _in_order(got, rank, sizes):
 
 
 COORDINATES = Exercise(
-    name="coordinates",
-    reference=mesh.coordinates,
+    name="coordinates", reference=mesh.coordinates,
     measure=lambda fn: asked(fn, mesh.coordinates, cases.RANKS, lambda rank, sizes: (rank, dict(sizes)), _read_place),
-    worlds=(),
-    leaves_out=LEAVES_OUT,
+    worlds=(), leaves_out=LEAVES_OUT,
     claims=(
-        claim(
-            "every rank's coordinates",
-            3,
-            cases.SAYS,
-            each(cases.RANKS, _right_place, cases.of_rank),
-        ),
+        claim("every rank's coordinates", 3, cases.SAYS, each(cases.RANKS, _right_place, cases.of_rank)),
         claim("in the order of `sizes`", 1, "", each(cases.RANKS, _in_order, cases.of_rank)),
         claim("`sizes` left alone", 1, "", left_alone(cases.of_rank), new_each_time(cases.of_rank)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "a loop over the axes with divmod(rank, size) is enough."),
+        s.CALLED_LIB.saying("a loop over the axes with divmod(rank, size) is enough."),
         NOTHING,
         FIXED,
         Hint("not a dict", s.kind("no dict"), "return {axis: coordinate}: later cells ask for here['tp'], by name."),
         Hint("other axes", s.kind("axes"), "one coordinate for each axis of `sizes`, under its name."),
         Hint("not whole numbers", s.kind("form"), "a coordinate is a whole number: // and %, not /."),
-        Hint(
-            "other coordinates",
-            s.kind("place"),
-            "write rank 5 of 2 x 2 x 2 as a number of three digits, 1 0 1, each in the base of its axis' size.",
-        ),
-        Hint(
-            "another order",
-            s.kind("order"),
-            "found backwards, returned forwards: {axis: found[axis] for axis in sizes}.",
-        ),
+        Hint("other coordinates", s.kind("place"),
+             "write rank 5 of 2 x 2 x 2 as a number of three digits, 1 0 1, each in the base of its axis' size."),
+        Hint("another order", s.kind("order"),
+             "found backwards, returned forwards: {axis: found[axis] for axis in sizes}."),
         CHANGED,
         *GENERAL,
     ),
-)
+)  # fmt: skip
 
 
 # rank_at
@@ -111,8 +98,7 @@ def _right_rank(kind):
 
 
 RANK_AT = Exercise(
-    name="rank_at",
-    reference=mesh.rank_at,
+    name="rank_at", reference=mesh.rank_at,
     measure=lambda fn: asked(
         fn,
         mesh.rank_at,
@@ -120,38 +106,26 @@ RANK_AT = Exercise(
         lambda where, sizes: (dict(where), dict(sizes)),
         _read_rank,
     ),
-    worlds=(),
-    leaves_out=LEAVES_OUT,
+    worlds=(), leaves_out=LEAVES_OUT,
     claims=(
-        claim(
-            "the rank at all coordinates",
-            3,
-            cases.SAYS,
-            each(cases.WHERE, _right_rank("number"), cases.at),
-        ),
+        claim("the rank at all coordinates", 3, cases.SAYS, each(cases.WHERE, _right_rank("number"), cases.at)),
         claim("by name, in any order", 1, "", each(cases.TURNED, _right_rank("by place"), cases.at)),
         claim("arguments left alone", 1, "", left_alone(cases.at)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "one line in a loop over the axes is enough."),
+        s.CALLED_LIB.saying("one line in a loop over the axes is enough."),
         NOTHING,
         FIXED,
         Hint("not a whole number", s.kind("form"), "a rank is an int: a sum of products of ints."),
-        Hint(
-            "another rank",
-            s.kind("number"),
-            "as digits are read: 1 0 1 is ((1) * 2 + 0) * 2 + 1. It must undo what `coordinates` does.",
-        ),
-        Hint(
-            "by place, not by name",
-            s.kind("by place"),
-            "`where` may list the axes in any order. The mesh's is that of `sizes`: loop over these, look up "
-            "where[axis].",
-        ),
+        Hint("another rank", s.kind("number"),
+             "as digits are read: 1 0 1 is ((1) * 2 + 0) * 2 + 1. It must undo what `coordinates` does."),
+        Hint("by place, not by name", s.kind("by place"),
+             "`where` may list the axes in any order. The mesh's is that of `sizes`: loop over these, look up "
+             "where[axis]."),
         CHANGED,
         *s.ANYWHERE,
     ),
-)
+)  # fmt: skip
 
 
 # groups_along
@@ -202,8 +176,7 @@ def _ascending(got, axes, sizes):
 
 
 GROUPS_ALONG = Exercise(
-    name="groups_along",
-    reference=mesh.groups_along,
+    name="groups_along", reference=mesh.groups_along,
     measure=lambda fn: asked(
         fn,
         mesh.groups_along,
@@ -211,52 +184,31 @@ GROUPS_ALONG = Exercise(
         lambda axes, sizes: (list(axes) if len(axes) % 2 else axes, dict(sizes)),
         _read_groups,
     ),
-    worlds=(),
-    leaves_out=LEAVES_OUT,
+    worlds=(), leaves_out=LEAVES_OUT,
     claims=(
-        claim(
-            "who is with whom",
-            4,
-            cases.SAYS,
-            each(cases.AXES, _who, cases.along, trace=_as_sets),
-        ),
+        claim("who is with whom", 4, cases.SAYS, each(cases.AXES, _who, cases.along, trace=_as_sets)),
         claim("in ascending order", 1, "", each(cases.AXES, _ascending, cases.along)),
         claim("arguments left alone", 1, "", left_alone(cases.along), new_each_time(cases.along)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "collect the ranks in a dict by their other coordinates."),
+        s.CALLED_LIB.saying("collect the ranks in a dict by their other coordinates."),
         NOTHING,
-        Hint(
-            "not lists of ranks",
-            s.kind("form"),
-            "return [[0, 1], [2, 3], ...]. Of a dict that is list(groups.values()); a set has no order.",
-        ),
+        Hint("not lists of ranks", s.kind("form"),
+             "return [[0, 1], [2, 3], ...]. Of a dict that is list(groups.values()); a set has no order."),
         FIXED,
-        Hint(
-            "ranks without a group",
-            lambda p: p.kind == "groups" and p.fact("missing"),
-            "all groups are asked for, not only that of rank 0: every rank is in one.",
-        ),
-        Hint(
-            "ranks in two groups",
-            lambda p: p.kind == "groups" and p.fact("twice"),
-            "along several axes together a rank is in one group, not in one for each axis; and a group is listed once, "
-            "not once for each of its ranks.",
-        ),
-        Hint(
-            "other groups",
-            s.kind("groups"),
-            "two ranks are together if all coordinates that are not in `axes` are equal. Print coordinates(r, sizes) "
-            "of both.",
-        ),
-        Hint(
-            "another order",
-            s.kind("order"),
-            "ranks ascend in a group, groups ascend by their first ranks: go through the ranks from 0 on, and a dict "
-            "keeps that order.",
-        ),
+        Hint("ranks without a group", lambda p: p.kind == "groups" and p.fact("missing"),
+             "all groups are asked for, not only that of rank 0: every rank is in one."),
+        Hint("ranks in two groups", lambda p: p.kind == "groups" and p.fact("twice"),
+             "along several axes together a rank is in one group, not in one for each axis; and a group is listed "
+             "once, not once for each of its ranks."),
+        Hint("other groups", s.kind("groups"),
+             "two ranks are together if all coordinates that are not in `axes` are equal. Print coordinates(r, "
+             "sizes) of both."),
+        Hint("another order", s.kind("order"),
+             "ranks ascend in a group, groups ascend by their first ranks: go through the ranks from 0 on, and a "
+             "dict keeps that order."),
         CHANGED,
         *GENERAL,
     ),
-)
+)  # fmt: skip
 EXERCISE = Bundle("mesh", (COORDINATES, RANK_AT, GROUPS_ALONG))

@@ -166,17 +166,10 @@ def _by_dp(dp, tp):
 
 
 EXERCISE = Exercise(
-    name="norm_over_mesh",
-    reference=hybrid.norm_over_mesh,
-    measure=_measure,
-    worlds=(WORLD,),
-    may_call=MAY_CALL,
-    leaves_out={
+    name="norm_over_mesh", reference=hybrid.norm_over_mesh, measure=_measure, worlds=(WORLD,), may_call=MAY_CALL,
+    leaves_out=given.LEAVES_OUT | {
         "under way": "a call sums and ends: nothing of it is under way when it returns",
-        "alone": "a mesh is of all 8 ranks; each axis has one rank in some mesh",
-        "generators": "the sets are lists",
         "memory": "numbers alone travel, which is a claim",
-        "attributes": "a function has none",
     },
     claims=(
         claim("the norm of the whole model", 8, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
@@ -189,12 +182,9 @@ EXERCISE = Exercise(
     ),
     hints=(
         s.CALLED_LIB,
-        Hint(
-            "what it was given has changed",
-            s.either(s.kind("touched"), s.fact("touched")),
-            "the norm only looks at gradients: p.grad.square(), not square_(), and a new list, [*sets.cut, *tied], not "
-            "sets.cut += tied.",
-        ),
+        Hint("what it was given has changed", s.either(s.kind("touched"), s.fact("touched")),
+             "the norm only looks at gradients: p.grad.square(), not square_(), and a new list, [*sets.cut, *tied], "
+             "not sets.cut += tied."),
         Hint("another form", s.kind("form"),
              "squares() gives (1,), for all_reduce wants a tensor. Its one number is total[0], (), and that has a "
              ".sqrt()."),
@@ -225,20 +215,17 @@ EXERCISE = Exercise(
         Hint("once each", s.kind("value"),
              "write down for 2 x 2 x 2 who has what: cut and tied ones are in tp parts, whole ones alike on tp ranks, "
              "every stage has its own, and the tied ones are on two. Each square counts once."),
-        Hint("a stage with nothing", s.both(s.kind("raised"), s.in_case(CASES, lambda case: case.sizes["pp"] == 4)),
+        Hint("a stage with nothing", s.in_case(CASES, lambda case: case.sizes["pp"] == 4, "raised"),
              "a stage may have no parameters at all: its sum is 0, a tensor of (1,) in float64, and is added too."),
         s.NOT_GIVEN,
-        Hint("gradients sent", s.both(s.kind("calls"), s.fact("many")),
+        Hint("gradients sent", s.kind("calls", many=True),
              "to send all gradients takes as long as to average them. A rank squares and adds what it has, and sends "
              "the one number."),
         Hint("a needless sum", s.kind("calls"),
              "data ranks have the same gradients: what is summed over dp, and divided again, need not travel."),
-        Hint(
-            "another rounding",
-            s.kind("bits"),
-            "ranks that clip by norms that differ in the last bit part slowly. All must do the same arithmetic on what "
-            "all_reduce gave them.",
-        ),
+        Hint("another rounding", s.kind("bits"),
+             "ranks that clip by norms that differ in the last bit part slowly. All must do the same arithmetic on "
+             "what all_reduce gave them."),
         s.NOT_KEPT,
         *s.ANYWHERE,
     ),
@@ -258,17 +245,12 @@ MISTAKES = (
     Mistake("its own alone", edit(_PP, "pass").then(_TP, "pass")),
     Mistake("over all ranks", edit(_TP, "all_reduce(total)").then(_PP, "pass")),
     Mistake("also summed over dp", edit(_PP, f'{_PP}, all_reduce(total, mesh.group("dp"))')),
-    Mistake(
-        "divided by dp",
-        edit(_ROOT, f'{_ROOT} / mesh.size("dp")'),
-        "after average_over_mesh data ranks have the same gradients: there is nothing to sum over dp, nor to divide.",
-    ),
+    Mistake("divided by dp", edit(_ROOT, f'{_ROOT} / mesh.size("dp")'),
+            "after average_over_mesh data ranks have the same gradients: there is nothing to sum over dp, nor to "
+            "divide."),
     Mistake("no root", edit(_ROOT, "return total[0]"), "|g| is the root of the sum of the squares: total[0].sqrt()."),
-    Mistake(
-        "norms added",
-        edit(_PP, f"total = total.sqrt()\n    {_PP}").then(_ROOT, "return total[0]"),
-        "|(3, 4)| is 5, not 7. Add squares, over tp and over pp, and take one root at the very end.",
-    ),
+    Mistake("norms added", edit(_PP, f"total = total.sqrt()\n    {_PP}").then(_ROOT, "return total[0]"),
+            "|(3, 4)| is 5, not 7. Add squares, over tp and over pp, and take one root at the very end."),
     Mistake(
         "norms added",
         edit("*tied])", "*sets.whole, *tied]).sqrt()").then("squares(sets.whole)", "0").then(_ROOT, "return total[0]"),
@@ -285,9 +267,7 @@ MISTAKES = (
     Mistake("another form", edit(_ROOT, "return total.sqrt()")),
     Mistake("in float32", edit("*tied])", "*tied]).float()").then(_ROOT, "return total[0].double().sqrt()")),
     Mistake("not on every rank", edit(_PP, f'if mesh.here["pp"] == 0:\n        {_PP}')),
-    Mistake(
-        "what it was given has changed",
-        edit("[*sets.cut, *tied]", "sets.cut").then("total = squares(", "sets.cut.extend(tied); total = squares("),
-    ),
-)
+    Mistake("what it was given has changed",
+            edit("[*sets.cut, *tied]", "sets.cut").then("total = squares(", "sets.cut.extend(tied); total = squares(")),
+)  # fmt: skip
 ### END MISTAKES

@@ -29,6 +29,10 @@ from lib.tensor_parallel import sequence_parallel_gpt, split_state_dict
 WORLD = 8
 REAL = "a real step"
 NAMES = ("cut", "whole", "tied")
+LEAVES_OUT = {
+    "alone": "a mesh is of all 8 ranks; each axis has one rank in some mesh",
+    "generators": "the sets are lists",
+}
 # The shapes of each stage's parameters: ten elements or more each, or the shares of 8 ranks could not be told apart.
 CUT = ([(3, 4), (10,)], [(11,), (2, 5), (13,)], [], [(3, 5), (14,)])
 WHOLE = ([(16,)], [(17,), (2, 9)], [], [(19,), (4, 5)])

@@ -8,8 +8,8 @@ from math import isclose
 from lib.check import symptoms as s
 from lib.check.claims import claim, is_number, numbers
 from lib.check.exercise import Bundle, Exercise, Hint, Problem, Run
-from lib.check.lab0.left_out import NO_RANKS
-from lib.check.pure import GENERAL, LEAVES_OUT, asked, new_each_time, same_again
+from lib.check.left_out import NO_RANKS
+from lib.check.pure import GENERAL, LEAVES_OUT, NOTHING, asked, new_each_time, same_again
 from lib.cost import by_hand
 from lib.cost.plan import Plan
 from lib.cost.shapes import load, shape
@@ -116,17 +116,14 @@ _rounded = _wrong(
     lambda got, want: isclose(got, want, rel_tol=1e-3) or (got == round(got, 3) and abs(got - want) < 6e-3)
 )
 
-CALLS_LIB = Hint("called lib's", s.kind("built-in"), "the formula is one line or two: write it out.")
+CALLS_LIB = s.CALLED_LIB.saying("the formula is one line or two: write it out.")
 NO_NUMBER = Hint("no number", s.kind("returned"), "return one number, the sum: no tuple, no text, no tensor.")
 UNIT = Hint("another unit", _in_a_unit, "return plain bytes, and divide only to print.")
 ROUNDED = Hint("rounded", _rounded, "this looks rounded. Return the number as it is; round when you print it.")
 
 MEMORY = Exercise(
-    name="plan_memory",
-    reference=by_hand.plan_memory,
-    measure=_measure(by_hand.plan_memory, ONE_STAGE + STAGES + ZERO_1 + FEW),
-    worlds=(),
-    leaves_out=NO_RANKS,
+    name="plan_memory", reference=by_hand.plan_memory,
+    measure=_measure(by_hand.plan_memory, ONE_STAGE + STAGES + ZERO_1 + FEW), worlds=(), leaves_out=NO_RANKS,
     claims=tuple(
         claim(name, points, says, _returned(cases), numbers(by_hand.plan_memory, cases, _words, unit_name=" bytes"))
         for name, points, says, cases in (
@@ -137,13 +134,10 @@ MEMORY = Exercise(
         )
     ),
     hints=(CALLS_LIB, s.NO_NUMBER, NO_NUMBER, UNIT, ROUNDED, *s.ANYWHERE),
-)
+)  # fmt: skip
 PIPELINE = Exercise(
-    name="plan_bubble",
-    reference=by_hand.plan_bubble,
-    measure=_measure(by_hand.plan_bubble, given=lambda model, plan: (plan,)),
-    worlds=(),
-    leaves_out=NO_RANKS,
+    name="plan_bubble", reference=by_hand.plan_bubble,
+    measure=_measure(by_hand.plan_bubble, given=lambda model, plan: (plan,)), worlds=(), leaves_out=NO_RANKS,
     claims=tuple(
         claim(name, points, says, _returned(cases), numbers(lambda _, plan: by_hand.plan_bubble(plan), cases, _words))
         for name, points, says, cases in (
@@ -152,12 +146,9 @@ PIPELINE = Exercise(
         )
     ),
     hints=(CALLS_LIB, s.NO_NUMBER, NO_NUMBER, ROUNDED, *s.ANYWHERE),
-)
+)  # fmt: skip
 MESSAGES = Exercise(
-    name="plan_messages",
-    reference=by_hand.plan_messages,
-    measure=_measure(by_hand.plan_messages),
-    worlds=(),
+    name="plan_messages", reference=by_hand.plan_messages, measure=_measure(by_hand.plan_messages), worlds=(),
     leaves_out=LEAVES_OUT,
     claims=(
         claim("along tp", 2, "4 all-reduces a layer and micro-batch",
@@ -167,7 +158,7 @@ MESSAGES = Exercise(
     ),
     hints=(
         CALLS_LIB,
-        Hint("nothing returned", s.kind("nothing"), "the function must end with `return ...`."),
+        NOTHING,
         Hint("no dict", s.kind("form"), 'return {"tp": ..., "pp": ..., "dp": ...}, three numbers.'),
         UNIT, ROUNDED,
         *(Hint(name, s.fact("halved", axes), text) for axes, (name, text) in HALVED.items()),

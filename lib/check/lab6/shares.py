@@ -105,12 +105,7 @@ def _falling(got, B, speeds, most):
 
 
 EXERCISE = Exercise(
-    name="shares",
-    reference=shares,
-    measure=_measure,
-    worlds=(),
-    bonus=True,
-    leaves_out=LEAVES_OUT,
+    name="shares", reference=shares, measure=_measure, worlds=(), bonus=True, leaves_out=LEAVES_OUT,
     claims=(
         claim("whole rows, B in all", 2, "1 to 4 ranks, 0 to 12 rows", each(FREE, _all_rows, _words)),
         claim("no other shares are faster", 3, "of all there are", each(FREE, _no_other_is_faster, _words)),
@@ -121,59 +116,33 @@ EXERCISE = Exercise(
         claim("arguments left alone", 1, "speeds and most", left_alone(_words), new_each_time(_words)),
     ),
     hints=(
-        Hint("called lib's", s.kind("built-in"), "B rounds of a loop, each of which gives one rank one more row."),
+        s.CALLED_LIB.saying("B rounds of a loop, each of which gives one rank one more row."),
         Hint("nothing returned", s.kind("nothing"), "the function must end with `return b`."),
         Hint("not whole numbers", s.kind("form"),
              "one int for each rank, in the order of `speeds`: a row is not halved."),
-        Hint(
-            "never ends",
-            s.kind("endless"),
-            "a loop until all rows are dealt never ends if the rank whose turn it is has no room. Look only at ranks "
-            "with b[r] < most[r], and see first whether sum(most) is enough.",
-        ),
-        Hint(
-            "slow ranks get more",
-            s.both(s.kind("sum", "pace"), all_seen(_falling)),
-            "speeds are rows per second, not seconds per row: the faster rank gets more.",
-        ),
-        Hint(
-            "a row for everybody",
-            s.both(s.kind("sum", "pace"), all_seen(lambda got, *case: min(got) > 0)),
-            "a rank that is very slow gets no row: it would take longer for one than the others for all.",
-        ),
-        Hint(
-            "one row over",
-            s.kind("over"),
-            "a rank takes a row only while b[r] < most[r]: before it is given, not after.",
-        ),
-        Hint(
-            "fewer than none",
-            s.kind("negative"),
-            "a correction has taken more rows than the rank had: deal, do not correct.",
-        ),
+        Hint("never ends", s.kind("endless"),
+             "a loop until all rows are dealt never ends if the rank whose turn it is has no room. Look only at "
+             "ranks with b[r] < most[r], and see first whether sum(most) is enough."),
+        Hint("slow ranks get more", s.both(s.kind("sum", "pace"), all_seen(_falling)),
+             "speeds are rows per second, not seconds per row: the faster rank gets more."),
+        Hint("a row for everybody", s.both(s.kind("sum", "pace"), all_seen(lambda got, *case: min(got) > 0)),
+             "a rank that is very slow gets no row: it would take longer for one than the others for all."),
+        Hint("one row over", s.kind("over"),
+             "a rank takes a row only while b[r] < most[r]: before it is given, not after."),
+        Hint("fewer than none", s.kind("negative"),
+             "a correction has taken more rows than the rank had: deal, do not correct."),
         Hint("rows lost or made", s.kind("sum"),
              "every row is on one rank: exactly B of them are dealt, one after another."),
-        Hint(
-            "not the fastest",
-            s.kind("pace"),
-            "a step ends with the last rank, max of b / v. The next row goes where (b + 1) / v is least.",
-        ),
-        Hint(
-            "ties to the last",
-            s.kind("ties"),
-            "of equally fast ranks the first gets more: min((seconds, r)) prefers the smaller r, and <= the later one.",
-        ),
+        Hint("not the fastest", s.kind("pace"),
+             "a step ends with the last rank, max of b / v. The next row goes where (b + 1) / v is least."),
+        Hint("ties to the last", s.kind("ties"),
+             "of equally fast ranks the first gets more: min((seconds, r)) prefers the smaller r, and <= the later "
+             "one."),
         Hint("no error", s.kind("not refused"), "if sum(most) < B: raise ValueError(...), before any row is dealt."),
-        Hint(
-            "not a ValueError",
-            s.kind("another error"),
-            'look at once: if sum(most) < B: raise ValueError(f"{B} rows, but memory for {sum(most)}").',
-        ),
-        Hint(
-            "arguments changed",
-            s.kind("input"),
-            "`speeds` and `most` are the caller's lists: count in a list of your own, b.",
-        ),
+        Hint("not a ValueError", s.kind("another error"),
+             'look at once: if sum(most) < B: raise ValueError(f"{B} rows, but memory for {sum(most)}").'),
+        Hint("arguments changed", s.kind("input"),
+             "`speeds` and `most` are the caller's lists: count in a list of your own, b."),
         Hint("the caller's list", s.kind("shared"), "return a list of your own, which the caller may change."),
         *GENERAL,
     ),

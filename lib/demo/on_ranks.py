@@ -1,0 +1,113 @@
+"""What each rank of the demo does: forward, backward, one ring all-reduce, AdamW."""
+
+import hashlib
+import itertools
+import time
+
+import torch
+import torch.distributed as dist
+
+from lib import text as texts
+from lib.collectives import ring_all_reduce
+from lib.model import GPT, Shape
+
+SEQ_LEN = 64  # T
+PER_RANK = 8  # sequences of each rank in each step
+PEAK_LR = 4e-3
+COMPARED = 3  # steps that one process repeats
+
+
+def shape_for(text):
+    """The GPT of the demo: small enough for two shared cores, large enough to learn words in a minute."""
+    return Shape(vocab_size=len(text.vocabulary), seq_len=SEQ_LEN, n_layers=2, hidden=64, n_heads=4)
+
+
+def optimizer_for(model):
+    return torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.05)
+
+
+def buffer_size(model, world_size):
+    """n: a number for each parameter, one for the loss, one for the clock, and zeros until N divides it."""
+    n = model.num_parameters() + 2
+    return n + -n % world_size
+
+
+def train(text, seconds, steps, progress):
+    """One rank's run, until `seconds` have passed or `steps` are done (the other is None).
+
+    Sends: one ring all-reduce of `buffer_size` numbers per step, and nothing else.
+    progress: a file to which rank 0 adds a line per step. Returns what this rank knows, as a dict.
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    model = GPT(shape_for(text))
+    optimizer = optimizer_for(model)
+    flat = torch.zeros(buffer_size(model, world_size))  # (n,)  gradients, loss, clock, padding
+    losses, rates, validation, first_means = [], [], [], []
+    began = time.monotonic()
+
+    for step in itertools.count():
+        loss = loss_and_gradients(model, text, step, PER_RANK * world_size, rank, world_size)
+        # How much of the run is over. Clocks differ between ranks, and a rank that stopped a step early would leave
+        # the others waiting for ever: so the clocks are averaged too, and all ranks act on the same number.
+        clock = (step + 1) / steps if steps else (time.monotonic() - began) / seconds
+
+        numbers = torch.cat(
+            [p.grad.flatten() for p in model.parameters()] + [torch.stack([loss, loss.new_tensor(clock)])]
+        )
+        flat[: len(numbers)] = numbers
+        ring_all_reduce(flat)
+        flat /= world_size  # the sum over ranks becomes their mean: the gradient of the whole batch
+        *means, mean_loss, clock, _ = flat.split(
+            [p.numel() for p in model.parameters()] + [1, 1, len(flat) - len(numbers)]
+        )
+        for p, mean in zip(model.parameters(), means, strict=True):
+            p.grad.copy_(mean.view_as(p))
+
+        used = clock.item()
+        over = used > 1 - 1e-6
+        if over or used >= len(validation) / 10:  # before the update, as the training loss is: both start at ln V
+            validation.append((step, validation_loss(model, text, rank, world_size)))
+        rates.append(PEAK_LR * min(1.0, (step + 1) / 20) * (1 - 0.95 * min(used, 1.0)))  # warm up, then down to 5 %
+        update(optimizer, rates[-1])
+
+        losses.append(mean_loss.item())
+        if step < COMPARED and rank == 0:
+            first_means.append(flat[: model.num_parameters()].clone())
+        if rank == 0:
+            with open(progress, "a") as file:
+                file.write(f"{min(used, 1.0)} {step + 1} {losses[-1]}\n")
+        if over:
+            break
+
+    values = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
+    return {
+        "losses": losses,  # of the whole batch, the same on every rank
+        "rates": rates,
+        "validation": validation,  # [(step, loss)] on this rank's share
+        "seconds": time.monotonic() - began,
+        "hash": hashlib.sha256(values).hexdigest()[:12],
+        "first_means": first_means,  # rank 0: the averaged gradients of the first steps, each (parameters,)
+        "state": model.state_dict() if rank == 0 else None,
+    }
+
+
+def loss_and_gradients(model, text, step, batch_size, rank=0, world_size=1):
+    """Forward and backward on one rank's share of the step's batch; the loss, detached."""
+    tokens, targets = texts.batch(text.train, step, rank, world_size, batch_size, SEQ_LEN)  # (batch_size/N, T)
+    model.zero_grad()
+    loss = model.loss(tokens, targets)
+    loss.backward()
+    return loss.detach()
+
+
+def update(optimizer, rate):
+    for settings in optimizer.param_groups:
+        settings["lr"] = rate
+    optimizer.step()
+
+
+@torch.no_grad()
+def validation_loss(model, text, rank, world_size):
+    """The mean loss on this rank's share of always the same sequences."""
+    tokens, targets = texts.batch(text.validation, 0, rank, world_size, 2 * PER_RANK * world_size, SEQ_LEN)
+    return model.loss(tokens, targets).item()

@@ -1,0 +1,132 @@
+"""One set of ranks that stay: its processes, what each says of itself, and whether it can be used again."""
+
+import contextlib
+import glob
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+
+from lib import linux
+from lib.backend import Choice
+from lib.launch import worker
+from lib.launch.agent import Agent, signal_to
+from lib.launch.server import Server
+
+sets: list["Ranks"] = []  # all there are; the one that was used last is the last
+leaving = threading.Event()  # this process is about to end
+
+
+class Ranks:
+    """One set: its processes, its folder, and a pipe to each rank that tells it to go."""
+
+    def __init__(self, choice: Choice, nproc: int, server: Server):
+        self.choice, self.nproc, self.server = choice, nproc, server
+        self.runs, self.used, self.pipes, self.agent = 0, time.monotonic(), [], None
+        self.busy = True  # with a run, or with being made
+        self.folder = tempfile.mkdtemp(prefix="launch-")
+        sets.append(self)  # from here on it will be ended, whatever comes
+        for rank in range(nproc):
+            os.mkfifo(f"{self.folder}/go{rank}")
+            self.pipes.append(os.open(f"{self.folder}/go{rank}", os.O_RDWR))  # for both, so as not to wait for the rank
+        with open(f"{self.folder}/state", "wb") as file:
+            file.write(worker.STATE.pack(worker.STARTING, 0, 0) * nproc)
+        self.agent = Agent(worker.main, (self.folder, choice, time.time_ns()), nproc, self.folder, server)
+        self.agent.start()
+        self.busy = False
+
+    @property
+    def kind(self) -> tuple:
+        return kind_of(self.choice, self.nproc)
+
+    def begin(self) -> str:
+        """The folder of the next run, in which its payload and books are to be laid before `go`."""
+        folder = f"{self.folder}/run{self.runs}"
+        os.mkdir(folder)
+        return folder
+
+    def go(self) -> None:
+        self._tell(b"%d\n" % self.runs)
+        signal_to(self.agent.pids(), signal.SIGCONT)
+        self.runs += 1
+        self.agent.watch(True)
+
+    def rest(self) -> None:
+        """The run is over for all of them: put back what it changed."""
+        self.agent.watch(False)
+        self._tell(worker.REST)
+        shutil.rmtree(f"{self.folder}/run{self.runs - 1}", ignore_errors=True)
+
+    def sleep(self) -> None:
+        """Stop those that rest, so that gloo's threads do not wake either."""
+        if linux.IS_HERE and self.choice.name == "gloo" and self.is_as_new(0):
+            signal_to(self.agent.pids(), signal.SIGSTOP)
+
+    def _tell(self, word):
+        for pipe in self.pipes:
+            os.write(pipe, word)
+
+    def states(self) -> list[tuple[int, int, int]]:
+        """[(what the rank says of itself, how many collectives it has called, groups it has made), ...]"""
+        with open(f"{self.folder}/state", "rb") as file:
+            return list(worker.STATE.iter_unpack(file.read()))
+
+    def is_as_new(self, seconds: float) -> bool:
+        """Do all ranks rest, as they were before their first run? Waits so long for them to do so."""
+        deadline, pause = time.monotonic() + seconds, 0.0005
+        while True:
+            words, calls, groups = zip(*self.states(), strict=True)
+            if worker.USED in words or not self.is_alive():
+                return False
+            if all(word == worker.RESTED for word in words):
+                return len(set(calls)) == len(set(groups)) == 1
+            if leaving.is_set() or time.monotonic() > deadline:
+                return False
+            time.sleep(pause)
+            pause = min(0.01, 1.5 * pause)
+
+    def is_outdated(self) -> bool:
+        """Has a file of lib changed since a rank has imported it?"""
+        lines = set()
+        for path in glob.glob(f"{self.folder}/imported*"):
+            with open(path) as file:
+                lines.update(file.read().splitlines())
+        return any(_changed(path) != int(when) for when, path in (line.split(" ", 1) for line in lines))
+
+    def is_alive(self) -> bool:
+        if self.agent.has_ended or not all(map(self.agent.alive, range(self.nproc))):
+            return False
+        # A rank whose server was killed has ended, too, but in some containers nobody takes notice.
+        return all(linux.state(pid) != "Z" for pid in self.agent.pids())
+
+    def left(self) -> str:
+        """What the last run left, in words."""
+        for rank in range(self.nproc):
+            with contextlib.suppress(OSError), open(f"{self.folder}/left{rank}") as file:
+                if what := file.read():  # a rank may be about to write it
+                    return f"rank {rank}: {what}"
+        return "collectives or groups that not all ranks called, or a rank that did not rest"
+
+    def end(self) -> None:
+        """End its processes now. Can be called again, as after an interrupt."""
+        if self.agent is not None:
+            self.agent.kill()
+        while self.pipes:
+            os.close(self.pipes.pop())
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self in sets:
+            sets.remove(self)
+
+
+def kind_of(choice, nproc):
+    return choice.name, choice.ranks_per_gpu, nproc
+
+
+def _changed(path):
+    """When a file was changed last, in nanoseconds since 1970; -1 when it is gone."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return -1

@@ -1,0 +1,48 @@
+"""Which line of the user's program led to an operation, and through which function of lib."""
+
+import os
+import sysconfig
+
+import torch
+
+LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+OURS = (LIB + "ledger" + os.sep, LIB + "launch" + os.sep, LIB + "peers.py")  # around a call, and not what was called
+FOREIGN = (os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"], "<frozen")
+SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
+
+_USER, _LIB, _FOREIGN = range(3)
+_kinds: dict[str, int] = {}  # file -> whose it is (code objects of two files may compare equal)
+
+
+def _kind(file):
+    if file.startswith(LIB):
+        kind = _FOREIGN if file.startswith(OURS) else _LIB
+    else:
+        kind = _FOREIGN if file.startswith(FOREIGN) or SITE_PACKAGES in file else _USER
+    _kinds[file] = kind
+    return kind
+
+
+def locate(frame):
+    """The user's line that led here, and the lib function that it called: ((file, line, function), via)."""
+    outer = None  # the outer lib frame below the user's
+    while frame is not None:
+        code = frame.f_code
+        kind = _kinds.get(code.co_filename)
+        if kind is None:
+            kind = _kind(code.co_filename)
+        if kind == _USER:
+            return (code.co_filename, frame.f_lineno, code.co_name), _via(outer)
+        if kind == _LIB:
+            outer = frame
+        frame = frame.f_back
+    if outer is None:
+        return ("?", 0, "?"), ""
+    return (outer.f_code.co_filename, outer.f_lineno, outer.f_code.co_name), ""
+
+
+def _via(frame):
+    if frame is None:
+        return ""
+    module = os.path.splitext(os.path.basename(frame.f_code.co_filename))[0]
+    return f"{module}.{frame.f_code.co_name}"
