@@ -97,6 +97,8 @@ def join(choice: Choice | None = None, store: dist.Store | None = None, timeout:
         kwargs["device_id"] = device()  # NCCL connects now: a first batch among some ranks only would hang
     if choice.ranks_per_gpu > 1:
         os.environ.update(_shared_gpu_settings(rank))
+    if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in os.environ:  # its older name
+        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # as torch 2.15 does by itself: 2.10 would record nothing
     kwargs |= {"store": store, "rank": rank, "world_size": world_size}
     dist.init_process_group(choice.name, timeout=timedelta(seconds=timeout), **kwargs)
     peers.refuse_strangers()

@@ -10,6 +10,7 @@ The first cell of every lab calls `ready`; where lib is not there at all, it fet
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -74,10 +75,13 @@ def _install(place, wrong):
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         switch = " On Kaggle, switch Internet on in the notebook's settings." if place == "Kaggle" else ""
         raise RuntimeError(f"pip could not install {_listed(wrong)}: {last}.{switch}")
-    if "torch" in sys.modules and any(one.startswith("torch") for one in wrong):
-        raise RuntimeError(
-            "another torch was installed than this kernel has loaded: restart the kernel, run this again"
-        )
+    if loaded := [name for name in map(_name, wrong) if name in sys.modules]:
+        replaced = f"another {' and '.join(loaded)} was installed than this kernel has loaded"
+        raise RuntimeError(f"{replaced}: restart the kernel, run this again")
+
+
+def _name(requirement):
+    return re.match(r"[\w-]+", requirement).group()
 
 
 def _listed(wrong):

@@ -54,7 +54,7 @@ def test_what_is_said_of_gpus(found, says):
 def without(monkeypatch, tmp_path):
     """A project that asks for what is not here, beside torch, which is."""
     project = tmp_path / "pyproject.toml"
-    project.write_text('[project]\ndependencies = ["torch>=2.0", "numpy<1.0", "jupyterlab", "no-such-package>=3"]\n')
+    project.write_text('[project]\ndependencies = ["torch>=2.0", "ruff<0.1", "jupyterlab", "no-such-package>=3"]\n')
     monkeypatch.setattr(here, "PROJECT", project)
     for variable in here.RENTED:
         monkeypatch.delenv(variable, raising=False)
@@ -62,7 +62,7 @@ def without(monkeypatch, tmp_path):
 
 def test_what_is_missing_is_named_with_the_next_move(without):
     with pytest.raises(
-        RuntimeError, match=r"numpy<1.0 \(here: [\d.]+\), no-such-package>=3 \(here: nothing\). Run `make"
+        RuntimeError, match=r"ruff<0.1 \(here: [\d.]+\), no-such-package>=3 \(here: nothing\). Run `make"
     ):
         here.ready()
 
@@ -73,20 +73,21 @@ def test_on_a_rented_machine_what_is_missing_is_installed_and_nothing_else(witho
     answer = types.SimpleNamespace(returncode=0, stderr="")
     monkeypatch.setattr(here.subprocess, "run", lambda command, **_: asked.append(command) or answer)
     here.ready()
-    assert asked[0][-2:] == ["numpy<1.0", "no-such-package>=3"] and not any("torch" in one for one in asked[0])
-    assert capsys.readouterr().out.startswith("Kaggle: installing numpy<1.0 (here: ")
+    assert asked[0][-2:] == ["ruff<0.1", "no-such-package>=3"] and not any("torch" in one for one in asked[0])
+    assert capsys.readouterr().out.startswith("Kaggle: installing ruff<0.1 (here: ")
     answer.returncode, answer.stderr = 1, "...\nERROR: no route to host"
     with pytest.raises(
-        RuntimeError, match=r"could not install numpy.*: ERROR: no route to host. On Kaggle, switch Int"
+        RuntimeError, match=r"could not install ruff.*: ERROR: no route to host. On Kaggle, switch Int"
     ):
         here.ready()
 
 
-def test_torch_that_was_replaced_under_a_running_kernel_asks_for_a_restart(without, monkeypatch):
-    here.PROJECT.write_text('[project]\ndependencies = ["torch<1.0"]\n')
+@pytest.mark.parametrize("name", ["torch", "numpy"])
+def test_a_package_that_was_replaced_under_a_running_kernel_asks_for_a_restart(without, monkeypatch, name):
+    here.PROJECT.write_text(f'[project]\ndependencies = ["{name}<1.0"]\n')
     monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
     monkeypatch.setattr(here.subprocess, "run", lambda *_, **__: types.SimpleNamespace(returncode=0, stderr=""))
-    with pytest.raises(RuntimeError, match="restart the kernel"):
+    with pytest.raises(RuntimeError, match=f"another {name} was installed than this kernel has loaded: restart"):
         here.ready()
 
 

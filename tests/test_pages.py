@@ -172,6 +172,22 @@ def test_the_readme_s_versions_are_those_that_can_be_installed():
     assert README.count(versions) == 2 and f"{versions}, torch 2.{torch[1]} to 2.{int(torch[2]) - 1}." in README
 
 
+def test_the_table_of_versions_has_the_workflow_s_pairs_and_all_that_can_be_installed():
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+    matrix = re.findall(r'\{ python: "([\d.]+)", torch: "([\d.]+)" \}', workflow)
+    page = (ROOT / "lib" / "launch" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (3\.\d+) \| (2\.\d+\.\d+) \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
+    assert matrix and sorted(matrix) == sorted((python, torch) for python, torch, made, _ in rows if made == "yes")
+    for _, _, made, ran in rows:
+        dated = re.match(r"20\d\d-\d\d-\d\d: ", ran)
+        assert made in ("yes", "no") and (dated or (made == "yes" and ran == "not run here")), ran
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (needs_torch,) = (need for need in project["dependencies"] if need.startswith("torch>"))
+    for column, needed in enumerate((project["requires-python"], needs_torch)):
+        low, end = (int(minor) for minor in re.findall(r"[23]\.(\d+)", needed))
+        assert {int(row[column].split(".")[1]) for row in rows} == set(range(low, end))
+
+
 def test_every_benchmark_has_a_section_of_its_page():
     page = (ROOT / "tests" / "benchmarks" / "README.md").read_text(encoding="utf-8")
     headings = " ".join(re.findall(r"^## (.+)$", page, re.MULTILINE))

@@ -18,6 +18,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
+from lib import linux
 from lib.launch.server import Server, processes_from
 
 LOGGERS = ["torch.distributed.elastic", "torch.distributed.launcher", "torch.distributed.run", "torch.multiprocessing"]
@@ -135,11 +136,12 @@ def signal_to(pids, number) -> None:
 
 
 def exists(pid: int) -> bool:
+    """Has the process not ended? One that nobody has waited for yet, on a busy machine for long, has ended too."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return True
+    return linux.state(pid) not in ("Z", "X")
 
 
 _counting = threading.Lock()

@@ -10,6 +10,7 @@ import sys
 import time
 
 LIMIT = 20_000  # characters a rank may show
+OF_GLOO = "[Gloo] Rank "  # torch 2.10 prints, from C++, that each new group is connected
 HOLD = 1.0  # seconds
 
 
@@ -81,6 +82,8 @@ class _Stream:
             lines, self.pending = [*lines, rest], b""
         for line in lines:
             text = line.decode(errors="replace").rstrip("\r")
+            if text.startswith(OF_GLOO):
+                continue
             if self.shown + len(text) > LIMIT:
                 yield from self._cap(text)
                 return

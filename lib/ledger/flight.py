@@ -1,8 +1,8 @@
 """PyTorch's Flight Recorder: what a cluster without this course's ledger leaves behind when it hangs.
 
-torch itself remembers the last 2000 collectives of each process (TORCH_FR_BUFFER_SIZE). Under NCCL a watchdog writes
-them to a file when a collective exceeds its timeout. gloo has no watchdog, but is recorded too, without its sends and
-receives: there `dump_after` plays the watchdog.
+torch itself remembers the last 2000 collectives of each process (TORCH_FR_BUFFER_SIZE; torch 2.10 only where that is
+set, as `lib.backend.join` does). Under NCCL a watchdog writes them to a file when a collective exceeds its timeout.
+gloo has no watchdog, but is recorded too, without its sends and receives: there `dump_after` plays the watchdog.
 
     on a rank     dump_after(seconds, folder), dump(folder)    folder/rank_0, rank_1, ...: pickles, as torch makes them
     afterwards    read(folder) -> {rank: [record, ...]}        table(dumps), blame(dumps)

@@ -153,6 +153,16 @@ def test_only_the_guilty_rank_is_blamed(runs):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="not run: only Linux says what a process does")
+def test_a_rank_that_ended_is_gone_before_anybody_waits_for_it():
+    """On a busy machine the forkserver does so late, and the rank that lost the connection would be blamed."""
+    child = subprocess.Popen(["sleep", "60"])
+    assert agent.exists(child.pid)
+    child.kill()
+    assert eventually(lambda: not agent.exists(child.pid))
+    assert child.wait() == -9
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="not run: only Linux says what a process does")
 @pytest.mark.parametrize(
     ("name", "says"),
     [("sleeps_for_ever", "rank 1 sleeps, in no"), ("stands_still", "rank 1 is stopped by a signal")],
