@@ -20,33 +20,33 @@ const guesses = {
   },
 };
 
-// A form for a guess; `told` gets it, now if it was made on an earlier visit.
-function ask(name, question, told) {
-  const input = make("input", { type: "text", required: true, autocomplete: "off" });
-  const form = make("form", { className: "guess" },
-    make("label", {}, make("span", { textContent: `${question} ` }), input), make("button", { textContent: "Lock it in" }));
+// A form for a guess, with a field for each of `names`; `told` gets them, now if they were made on an earlier visit.
+function ask(names, question, told) {
+  const inputs = names.map(() => make("input", { type: "text", required: true, autocomplete: "off" }));
+  const rows = inputs.length === 1 ? [make("label", {}, `${question} `, inputs[0])]
+    : [make("fieldset", {}, make("legend", { textContent: question }),
+      ...inputs.map((input, place) => make("label", {}, `${names[place]} `, input)))];
+  const form = make("form", { className: "guess" }, ...rows, make("button", { textContent: "Lock it in" }));
   const lock = (guess) => {
-    form.replaceChildren(make("p", { textContent: `You guessed: ${guess}`, tabIndex: -1 }));
+    form.replaceChildren(make("p", { textContent: `You guessed: ${guess.join(", ")}`, tabIndex: -1 }));
     told(guess);
   };
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    guesses.keep(name, input.value.trim());
-    lock(input.value.trim());
+    const guess = inputs.map((input) => input.value.trim());
+    guesses.keep(names, guess);
+    lock(guess);
     form.firstChild.focus();
   });
-  const before = guesses.all()[name];
-  if (before !== undefined) lock(before);
+  const before = guesses.all()[names];
+  if (before) lock(before);
   return form;
 }
 
-// What a cell printed with the guess that stands in the notebook, 0, says the reader's.
-function say(guess, output) {
+// What a cell printed has a place for each guess: "you ‹my_rows›, formula 75".
+function say(name, guess, output) {
   const texts = document.createTreeWalker(output, NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) {
-    const text = texts.currentNode;
-    text.data = text.data.replace(/\byou( predicted| said| batch)? (0(\.0+)?|\.{6})(?=[^.\d]|\.?$|\.\s)/m, `you$1 ${guess}`);
-  }
+  while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(`‹${name}›`, () => guess);
 }
 
 function lockPredictions() {
@@ -61,17 +61,15 @@ function lockPredictions() {
   }
   const asked = new Set();
   for (const cell of document.querySelectorAll(".tag_predict")) {
-    const [, names, what] = cell.textContent.match(/^(\w+(?:, \w+)*) = .*# Predict: (.*)$/m);
+    const [, told, what] = cell.textContent.match(/^(\w+(?:, \w+)*) = .*# Predict: (.*)$/m);
+    const names = told.split(", ");
     const folded = cell.previousElementSibling;
     const answer = folded?.matches("details.predict") ? folded : null;
     if (answer) { answer.hidden = true; asked.add(answer); }
     cell.append(ask(names, `Your guess: ${what.replace(/^type (your )?/, "")}`, (guess) => {
       if (answer) { answer.hidden = false; answer.open = true; }
       for (const [output, awaited] of waiting) {
-        const before = awaited.size;
-        for (const name of names.split(", ")) awaited.delete(name);
-        if (awaited.size === before) continue;
-        if (!names.includes(",")) say(guess, output);
+        names.forEach((name, place) => { if (awaited.delete(name)) say(name, guess[place], output); });
         if (awaited.size === 0 && output.hidden) { output.hidden = false; output.previousElementSibling.remove(); }
       }
     }));
@@ -79,7 +77,7 @@ function lockPredictions() {
   [...document.querySelectorAll("details.predict")].forEach((answer, place) => {
     if (asked.has(answer)) return;
     answer.hidden = true;
-    answer.before(ask(`answer ${place}`, "Your guess", () => { answer.hidden = false; answer.open = true; }));
+    answer.before(ask([`answer ${place}`], "Your guess", () => { answer.hidden = false; answer.open = true; }));
   });
 }
 
