@@ -36,10 +36,11 @@ def page(solution: NotebookNode, animated: dict[str, tuple[str, str]] | None = N
     """
     lab = build.student_notebook(solution)
     awaited, cells = [], []
-    for cell, solved in zip(lab.cells, solution.cells, strict=True):
+    for cell, solved, following in zip(lab.cells, solution.cells, [*lab.cells[1:], None], strict=True):
         cells.append(cell)
         if cell.cell_type == "markdown":
-            cell.source = _text(cell.source)
+            shown = following is not None and following.cell_type == "code" and not notebook.role(following)
+            cell.source = _text(cell.source, shown and not GUESS.search(following.source))
             continue
         if cell.cell_type != "code":
             continue
@@ -82,9 +83,14 @@ def moving(name: str, alt: str = "") -> NotebookNode:
     return new_markdown_cell(source, id=f"moving-{name.replace('_', '-')}")
 
 
-def _text(source: str) -> str:
-    """A text cell's source: an answer that follows a Predict is marked, formulas inside of folded parts are written."""
+def _text(source: str, shown: bool) -> str:
+    """A text cell's source: an answer that follows a Predict is marked, formulas inside of folded parts are written.
+
+    shown: the cell below shows what is right. A Predict without an answer then has a mark of its own.
+    """
     if "**Predict" in source:
+        if shown and ANSWER not in source:
+            source += '\n\n<p class="predict"></p>'
         source = source.replace(ANSWER, ANSWER.replace("<details>", '<details class="predict">'))
     return re.sub(r"<details.*?</details>", lambda part: in_html(part[0]), source, flags=re.DOTALL)
 

@@ -22,7 +22,7 @@ const guesses = {
 
 // A form for a guess, with a field for each of `names`; `told` gets them, now if they were made on an earlier visit.
 function ask(names, question, told) {
-  const inputs = names.map(() => make("input", { type: "text", required: true, autocomplete: "off" }));
+  const inputs = names.map(() => make("input", { type: "text", required: true, pattern: ".*\\S.*", autocomplete: "off" }));
   const rows = inputs.length === 1 ? [make("label", {}, `${question} `, inputs[0])]
     : [make("fieldset", {}, make("legend", { textContent: question }),
       ...inputs.map((input, place) => make("label", {}, `${names[place]} `, input)))];
@@ -49,36 +49,45 @@ function say(name, guess, output) {
   while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(`‹${name}›`, () => guess);
 }
 
+// Until their guesses are made, answers are not there, nor what the cells print that tell them.
 function lockPredictions() {
   const waiting = new Map(); // output -> names of the guesses that it waits for
-  for (const cell of document.querySelectorAll("[class*=tag_waits-]")) {
-    const names = [...cell.classList].filter((one) => one.startsWith("tag_waits-")).map((one) => one.slice(10));
-    for (const output of cell.querySelectorAll(":scope > .cell_output")) {
+  const hold = (output, name) => {
+    if (!output.hidden) {
       output.hidden = true;
       output.before(make("p", { className: "locked", textContent: "What this cell printed is shown after your guess above." }));
-      waiting.set(output, new Set(names));
+      waiting.set(output, new Set());
     }
+    waiting.get(output).add(name);
+  };
+  const release = (names, answer, guess) => {
+    if (answer) { answer.hidden = false; answer.open = true; }
+    for (const [output, awaited] of waiting) {
+      names.forEach((name, place) => { if (awaited.delete(name)) say(name, guess[place], output); });
+      if (awaited.size === 0 && output.hidden) { output.hidden = false; output.previousElementSibling.remove(); }
+    }
+  };
+  for (const cell of document.querySelectorAll("[class*=tag_waits-]")) {
+    const names = [...cell.classList].filter((one) => one.startsWith("tag_waits-")).map((one) => one.slice(10));
+    for (const output of cell.querySelectorAll(":scope > .cell_output")) names.forEach((name) => hold(output, name));
   }
-  const asked = new Set();
+  const answers = [...document.querySelectorAll(".bd-article .predict")];
+  for (const answer of answers) answer.hidden = true;
   for (const cell of document.querySelectorAll(".tag_predict")) {
     const [, told, what] = cell.textContent.match(/^(\w+(?:, \w+)*) = .*# Predict: (.*)$/m);
     const names = told.split(", ");
-    const folded = cell.previousElementSibling;
-    const answer = folded?.matches("details.predict") ? folded : null;
-    if (answer) { answer.hidden = true; asked.add(answer); }
-    cell.append(ask(names, `Your guess: ${what.replace(/^type (your )?/, "")}`, (guess) => {
-      if (answer) { answer.hidden = false; answer.open = true; }
-      for (const [output, awaited] of waiting) {
-        names.forEach((name, place) => { if (awaited.delete(name)) say(name, guess[place], output); });
-        if (awaited.size === 0 && output.hidden) { output.hidden = false; output.previousElementSibling.remove(); }
-      }
-    }));
+    const place = answers.indexOf(cell.previousElementSibling);
+    const [answer] = place < 0 ? [] : answers.splice(place, 1);
+    const question = `Your guess: ${what.replace(/^type (your )?/, "")}`;
+    cell.append(ask(names, question, (guess) => release(names, answer, guess)));
   }
-  [...document.querySelectorAll("details.predict")].forEach((answer, place) => {
-    if (asked.has(answer)) return;
-    answer.hidden = true;
-    answer.before(ask([`answer ${place}`], "Your guess", () => { answer.hidden = false; answer.open = true; }));
-  });
+  for (const [place, answer] of answers.entries()) { // those in words; the cells that follow show what is right
+    const names = [`answer ${place}`];
+    for (let next = answer.nextElementSibling; next?.matches(".cell"); next = next.nextElementSibling) {
+      for (const output of next.querySelectorAll(":scope > .cell_output")) hold(output, names[0]);
+    }
+    answer.before(ask(names, "Your guess", (guess) => release(names, answer, guess)));
+  }
 }
 
 // --- figures that move -------------------------------------------------------------------------------------------------
@@ -158,6 +167,11 @@ async function move(holder) {
   if (seconds) box.prepend(player(handles[0], seconds, (timer) => { playing = timer; }));
   holder.append(box);
 }
+
+// Paper is light.
+let theme = null;
+addEventListener("beforeprint", () => { theme = document.documentElement.dataset.theme; document.documentElement.dataset.theme = "light"; });
+addEventListener("afterprint", () => { document.documentElement.dataset.theme = theme; });
 
 // What is wider than its place, once it is seen, can be scrolled with the keyboard.
 const seen = new ResizeObserver((them) => {
