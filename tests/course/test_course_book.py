@@ -200,6 +200,24 @@ def test_a_setting_that_the_notebook_does_not_have_is_refused(monkeypatch):
         explorers.controls("capacity")
 
 
+def test_figures_are_kept_until_what_they_are_drawn_from_changes(tmp_path, monkeypatch):
+    source, times = tmp_path / "lib" / "plots" / "style.py", []
+
+    def draw(folder, names, processes):
+        times.append(names)
+        for name in names:
+            (folder / f"{name}.js").write_text(str(len(times)))
+
+    monkeypatch.setattr(explorers, "LIB", tmp_path / "lib")
+    monkeypatch.setattr(explorers, "_draw", draw)
+    source.parent.mkdir(parents=True)
+    for text, drawn in (("one", "1"), ("one", "1"), ("two", "2"), ("one", "3")):
+        source.write_text(text)
+        explorers.write(tmp_path, ["capacity"], tmp_path / "kept")
+        assert (tmp_path / "capacity.js").read_text() == drawn
+        assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
 def test_the_recorded_ring_is_the_ring_and_its_last_frame_says_so():
     data = runs.stored()["ring_all_reduce"]
     assert data["rounds"] == [[[r, (r + 1) % 4] for r in range(4)]] * 6

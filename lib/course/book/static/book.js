@@ -49,45 +49,52 @@ function say(name, guess, output) {
   while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(`‹${name}›`, () => guess);
 }
 
-// Until their guesses are made, answers are not there, nor what the cells print that tell them.
+// What stands below a cell or a text, up to the next text: outputs, and figures that move.
+function* shownBelow(element) {
+  for (let next = element.nextElementSibling; next?.matches(".cell, .moving"); next = next.nextElementSibling) {
+    yield* next.matches(".moving") ? [next] : next.querySelectorAll(":scope > .cell_output");
+  }
+}
+
+// Until their guesses are made, answers are not there, nor what the cells show that tell them.
 function lockPredictions() {
-  const waiting = new Map(); // output -> names of the guesses that it waits for
-  const hold = (output, name) => {
-    if (!output.hidden) {
-      output.hidden = true;
-      output.before(make("p", { className: "locked", textContent: "What this cell printed is shown after your guess above." }));
-      waiting.set(output, new Set());
+  const waiting = new Map(); // what is hidden -> names of the guesses that it waits for
+  const hold = (names, shown) => {
+    for (const one of shown) {
+      if (!one.hidden && one.matches(".cell_output")) {
+        one.before(make("p", { className: "locked", textContent: "What this cell printed is shown after your guess above." }));
+      }
+      one.hidden = true;
+      waiting.set(one, new Set([...(waiting.get(one) || []), ...names]));
     }
-    waiting.get(output).add(name);
   };
   const release = (names, answer, guess) => {
     if (answer) { answer.hidden = false; answer.open = true; }
-    for (const [output, awaited] of waiting) {
-      names.forEach((name, place) => { if (awaited.delete(name)) say(name, guess[place], output); });
-      if (awaited.size === 0 && output.hidden) { output.hidden = false; output.previousElementSibling.remove(); }
+    for (const [one, awaited] of waiting) {
+      names.forEach((name, place) => { if (awaited.delete(name)) say(name, guess[place], one); });
+      if (awaited.size > 0 || !one.hidden) continue;
+      one.hidden = false;
+      if (one.previousElementSibling.matches(".locked")) one.previousElementSibling.remove();
     }
   };
   for (const cell of document.querySelectorAll("[class*=tag_waits-]")) {
     const names = [...cell.classList].filter((one) => one.startsWith("tag_waits-")).map((one) => one.slice(10));
-    for (const output of cell.querySelectorAll(":scope > .cell_output")) names.forEach((name) => hold(output, name));
+    hold(names, [...cell.querySelectorAll(":scope > .cell_output"), ...shownBelow(cell)]);
   }
   const answers = [...document.querySelectorAll(".bd-article .predict")];
   for (const answer of answers) answer.hidden = true;
+  const asked = [];
   for (const cell of document.querySelectorAll(".tag_predict")) {
     const [, told, what] = cell.textContent.match(/^(\w+(?:, \w+)*) = .*# Predict: (.*)$/m);
-    const names = told.split(", ");
     const place = answers.indexOf(cell.previousElementSibling);
     const [answer] = place < 0 ? [] : answers.splice(place, 1);
-    const question = `Your guess: ${what.replace(/^type (your )?/, "")}`;
-    cell.append(ask(names, question, (guess) => release(names, answer, guess)));
+    asked.push([told.split(", "), `Your guess: ${what.replace(/^type (your )?/, "")}`, answer, cell, (form) => cell.append(form)]);
   }
-  for (const [place, answer] of answers.entries()) { // those in words; the cells that follow show what is right
-    const names = [`answer ${place}`];
-    for (let next = answer.nextElementSibling; next?.matches(".cell"); next = next.nextElementSibling) {
-      for (const output of next.querySelectorAll(":scope > .cell_output")) hold(output, names[0]);
-    }
-    answer.before(ask(names, "Your guess", (guess) => release(names, answer, guess)));
+  for (const [place, answer] of answers.entries()) {
+    asked.push([[`answer ${place}`], "Your guess", answer, answer, (form) => answer.before(form)]);
   }
+  for (const [names, , , where] of asked) hold(names, shownBelow(where));
+  for (const [names, question, answer, , put] of asked) put(ask(names, question, (guess) => release(names, answer, guess)));
 }
 
 // --- figures that move -------------------------------------------------------------------------------------------------
