@@ -162,8 +162,9 @@ def test_every_colour_shows_on_the_paper_and_text_on_every_colour():
 
     for rank in range(8):
         assert contrast(plots.rank_color(rank), plots.PAPER) > 1.9
+        assert contrast(plots.readable(plots.rank_color(rank)), plots.PAPER) >= 4.5
     for color in [*plots.RANK_COLORS, *plots.OP_COLOR.values()]:
-        assert contrast(plots.on_color(color), color) > 3.9, color
+        assert contrast(plots.on_color(color), color) > 4.5, color
     assert contrast(plots.FAINT, plots.PAPER) > 4.5  # captions
 
 

@@ -69,6 +69,7 @@ from lib.plots.style import (
     finish,
     on_color,
     rank_color,
+    readable,
     styled,
     told,
 )

@@ -12,7 +12,7 @@ from matplotlib.patheffects import withStroke
 
 from lib.plots.draw import arrow, box, heading, middle, page
 from lib.plots.labels import capital
-from lib.plots.style import FAINT, INK, PAPER, finish, on_color, rank_color, styled
+from lib.plots.style import FAINT, INK, PAPER, finish, on_color, rank_color, readable, styled
 
 MOST = 9  # collectives, in rows of three
 
@@ -60,7 +60,7 @@ def _panel(axes, name, ranks):
     axes.axis("off")
     heading(axes, name, pad=2)
     for row, (before, after) in enumerate(ranks):
-        middle(axes, -0.6, row + 0.5, str(row), rank_color(row), 9.5, weight="bold")
+        middle(axes, -0.6, row + 0.5, str(row), readable(rank_color(row)), 9.5, weight="bold")
         for left, cells in ((0, before), (5.8, after)):
             for place, cell in enumerate(cells):
                 _cell(axes, left + place, row, cell)

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from lib.plots.draw import arrow, box, middle, page
 from lib.plots.messages import matched, rounds
-from lib.plots.style import ALARM, INK, PAPER, finish, on_color, rank_color, styled
+from lib.plots.style import ALARM, INK, PAPER, finish, on_color, rank_color, readable, styled
 
 DEPTH = LinearSegmentedColormap.from_list("depth", ["#e9f1f7", "#a9cfe6", "#5a9fce", "#1f6fae"])
 
@@ -172,7 +172,7 @@ def _panel(axes, panel, state, arrived, N, width, wrong):
         strips.append(Rectangle((left - 0.2, low), N * cell + 0.2, cell, fc="none", ec="none"))  # with its number
         axes.add_patch(strips[-1])
         axes.text(left - 0.05, y, str(rank), ha="right", va="center_baseline", size=10, weight="bold",
-                  color=rank_color(rank))  # fmt: skip
+                  color=readable(rank_color(rank)))  # fmt: skip
         for chunk in range(N):
             counts = state[rank][chunk]
             total, bad = sum(counts), max(counts) > 1 or (wrong and counts != (1,) * N)

@@ -14,7 +14,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.ticker import NullFormatter
 
 from lib.plots.labels import amount, short, spread
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, on_color, rank_color
+from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, on_color, rank_color, readable
 
 DASHED = (0, (5, 2.5))  # curves: predicted
 DASHES = (0, (3, 1.6))  # edges of bars, and marks beside them: predicted
@@ -80,7 +80,7 @@ def above(axes, x, text, **look):
 
 def at_edge(axes, y, text, x=1.015, **look):
     """A text in bold at the right edge of the axes."""
-    look = {"va": "center_baseline", "weight": "bold"} | look
+    look = {"va": "center_baseline", "weight": "bold"} | look | {"color": readable(look.get("color", INK))}
     axes.annotate(text, (x, y), xycoords=("axes fraction", "data"), **look)
 
 
@@ -90,7 +90,7 @@ def at_edge(axes, y, text, x=1.015, **look):
 def color_names(labels, colors, **look):
     """Names of rows or columns in bold, in their colours."""
     for label, color in zip(labels, colors, strict=False):
-        label.set(color=color, weight="bold", **look)
+        label.set(color=readable(color), weight="bold", **look)
 
 
 def rows(axes, names, colors=None, **look):

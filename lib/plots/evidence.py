@@ -10,7 +10,7 @@ norm: reported   . . . .     . . . .     # # # #
 from matplotlib.patches import Rectangle
 
 from lib.plots.draw import page
-from lib.plots.style import ALARM, INK, OP_COLOR, finish, rank_color, styled
+from lib.plots.style import ALARM, INK, OP_COLOR, finish, rank_color, readable, styled
 
 BOX = 0.8  # of a rank's place
 GAP = 1.0  # between two steps, in places
@@ -46,7 +46,7 @@ def evidence(off, framed=False, title=None, note=""):
     for step in range(steps):
         for rank in range(N):
             axes.text(step * (N + GAP) + rank + BOX / 2, -0.25, str(rank), ha="center", va="bottom", size=8,
-                      color=rank_color(rank), weight="bold")  # fmt: skip
+                      color=readable(rank_color(rank)), weight="bold")  # fmt: skip
         axes.text(step * (N + GAP) + N / 2 - 0.1, -1.15, f"step {step}", ha="center", va="bottom", size=10)
     axes.set(xlim=(-0.4, steps * (N + GAP) - GAP + 0.3), ylim=(len(off) + 0.2, -2.1))
     axes.set_xticks([])

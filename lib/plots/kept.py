@@ -10,7 +10,7 @@ from itertools import accumulate
 from lib.plots.boxes import on_clock
 from lib.plots.draw import at_edge, grid, heading, numbers, page
 from lib.plots.labels import amount, capital
-from lib.plots.style import INK, finish, rank_color, styled
+from lib.plots.style import INK, finish, rank_color, readable, styled
 
 
 @styled
@@ -54,7 +54,7 @@ def kept_over_time(schedules, limits=None, bytes_each=None, unit=None, title=Non
             axes.set_yticks([0, each * most], ["", amount(each * most)])
             grid(axes, "y")
             if column == 0:
-                axes.set_ylabel(f"rank {rank}", rotation=0, ha="right", va="center", color=rank_color(rank),
+                axes.set_ylabel(f"rank {rank}", rotation=0, ha="right", va="center", color=readable(rank_color(rank)),
                                 weight="bold")  # fmt: skip
         heading(panels[0, column], name, pad=4)
         panels[-1, column].set_xlabel(f"time ({unit_name})", loc="left")

@@ -3,7 +3,7 @@
 from matplotlib.patches import Polygon
 
 from lib.plots.draw import arrow, box, middle, page
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, finish, on_color, rank_color, styled
+from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, finish, on_color, rank_color, readable, styled
 
 X, W, Y = (4, 5), (5, 8), (4, 8)  # shapes: x @ w = y
 TOKENS, HIDDEN, WIDE = 1.5, 2.0, 3.2  # sides of the blocks, in units of the drawing
@@ -45,9 +45,9 @@ def four_ways(title=None):
     layers.text(-0.5, 0.5, "x", ha="left", va="bottom", style="italic")
     for rank in (0, 1):
         layers.text(7.9 + 14 * rank, 2.15, f"rank {rank}", ha="center", va="bottom", weight="bold",
-                    color=rank_color(rank))  # fmt: skip
+                    color=readable(rank_color(rank)))  # fmt: skip
         rows.text(27.4, 1 - 2 * rank, f"rank {rank}", va="center_baseline", weight="bold", size=9,
-                  color=rank_color(rank))  # fmt: skip
+                  color=readable(rank_color(rank)))  # fmt: skip
     return finish(
         figure,
         title or "The same product, split four ways over two ranks",
@@ -120,7 +120,7 @@ def sharded_linears(tp=2, title=None):
 def _lane(axes, rank, tp, middle):
     """One rank's row, from left to right."""
     color, part = rank_color(rank), WIDE / tp
-    axes.text(0.05, middle, str(rank), ha="left", va="center_baseline", weight="bold", size=12, color=color)
+    axes.text(0.05, middle, str(rank), ha="left", va="center_baseline", weight="bold", size=12, color=readable(color))
     if rank == 0:
         axes.annotate("rank", (0.05, middle + TOKENS / 2), xytext=(0, 4), textcoords="offset points", size=9,
                       color=FAINT)  # fmt: skip

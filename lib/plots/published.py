@@ -5,7 +5,7 @@ import numpy as np
 from lib.cost.published import table
 from lib.plots.draw import DASHED, at_edge, beside, grid, page, rows, ticks
 from lib.plots.labels import short
-from lib.plots.style import FAINT, INK, OP_COLOR, RANK_COLORS, finish, styled
+from lib.plots.style import FAINT, INK, OP_COLOR, RANK_COLORS, finish, readable, styled
 
 WHERE = {"inside": ("inside a node", RANK_COLORS[0]), "between": ("between nodes", RANK_COLORS[5])}
 
@@ -27,7 +27,7 @@ def topology(title=None):
     ticks(axes.xaxis, [10, 100, 1000], short)
     for shape, (text, color), height in zip("os", WHERE.values(), (0.16, 0.07), strict=True):
         axes.plot([0.74], [height], marker=shape, ms=8, color=color, transform=axes.transAxes)
-        axes.text(0.765, height, text, transform=axes.transAxes, va="center", color=color, weight="bold")
+        axes.text(0.765, height, text, transform=axes.transAxes, va="center", color=readable(color), weight="bold")
     factor = fastest / slowest
     claim = (
         f"All-reduce bus bandwidth, from {links[0]['link']} to {links[-1]['link']}: {fastest:.0f} to {slowest:.0f} "
@@ -78,7 +78,9 @@ def predicted_against_measured(runs, within=0.1, unit="seconds per step", title=
         label = f"{name}: {len(x)} runs, {off:.0%} off on average"
         height = 0.96 - 0.055 * place
         axes.plot([0.025], [height], marker="os^Dv<>p"[place], ms=6, color=color, transform=axes.transAxes)
-        axes.text(0.05, height, label, transform=axes.transAxes, va="center", color=color, size=9, weight="bold")
+        axes.text(
+            0.05, height, label, transform=axes.transAxes, va="center", color=readable(color), size=9, weight="bold"
+        )
     share = np.mean(error <= within)
     return finish(
         figure,

@@ -10,7 +10,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from lib.plots.draw import box, page
-from lib.plots.style import ALARM, INK, PAPER, finish, rank_color, styled
+from lib.plots.style import ALARM, INK, PAPER, finish, rank_color, readable, styled
 
 LEFT, RIGHT, WIDTH = 1.0, 6.0, 10.4  # where lines begin and end, and how wide the drawing is
 CROSS = 0.16  # of the way, where the line of a dropped pair ends
@@ -77,7 +77,14 @@ def _slots(axes, experts, slots, holds):
     row, side = 0.7 / experts, min(0.95, 3.0 / slots)
     for e in range(experts):
         middle, color = (e + 0.5) / experts, rank_color(e)
-        axes.text(RIGHT + 0.25 + slots * side, middle, f"expert {e}", va="center_baseline", weight="bold", color=color)
+        axes.text(
+            RIGHT + 0.25 + slots * side,
+            middle,
+            f"expert {e}",
+            va="center_baseline",
+            weight="bold",
+            color=readable(color),
+        )
         for slot in range(slots):
             left, fc = RIGHT + 0.1 + slot * side, color if (e, slot) in holds else PAPER
             name = holds.get((e, slot), "")

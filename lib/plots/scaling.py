@@ -4,7 +4,7 @@ import numpy as np
 
 from lib.plots.draw import above, curves, grid, heading, named_ends, page, ticks
 from lib.plots.labels import amount, few, in_sentences, lines_in_words, short
-from lib.plots.style import FAINT, RANK_COLORS, finish, styled
+from lib.plots.style import FAINT, RANK_COLORS, finish, readable, styled
 
 
 @styled
@@ -56,8 +56,8 @@ def scaling(measured, predicted, title=None, note="", at=None):
             axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
     panels[0].set_ylabel("throughput, times one rank's")
     for i, link in enumerate(links):
-        panels[0].text(0.04, 0.95 - 0.085 * i, link, transform=panels[0].transAxes, color=color[link], weight="bold",
-                       va="top")  # fmt: skip
+        panels[0].text(0.04, 0.95 - 0.085 * i, link, transform=panels[0].transAxes, color=readable(color[link]),
+                       weight="bold", va="top")  # fmt: skip
     claim = _scaling_claim(links, speedup)
     return finish(
         figure,

@@ -21,7 +21,7 @@ import matplotlib.style
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 PAPER, INK, FAINT = "#faf9f6", "#22262b", "#6b6f76"
@@ -66,6 +66,20 @@ def rank_color(rank):
 def on_color(color):
     """Ink or paper: which of the two reads better on `color`."""
     return INK if np.dot([0.299, 0.587, 0.114], to_rgb(color)) > 0.55 else PAPER
+
+
+@functools.cache
+def readable(color):
+    """The colour for letters on the paper: the same hue, dark enough to be read (WCAG 2.2 AA: a contrast of 4.5)."""
+    rgb = np.array(to_rgb(color))
+    while (_luminance(to_rgb(PAPER)) + 0.05) / (_luminance(rgb) + 0.05) < 4.5:
+        rgb *= 0.98
+    return to_hex(rgb)
+
+
+def _luminance(rgb):
+    """WCAG's relative luminance of an sRGB colour, 0 to 1."""
+    return np.dot([0.2126, 0.7152, 0.0722], [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb])
 
 
 @dataclass(frozen=True, repr=False)

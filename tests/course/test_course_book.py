@@ -10,9 +10,12 @@ from html.parser import HTMLParser
 from xml.dom import minidom
 
 import pytest
+import yaml
+from toy_lab import toy_notebook
 
-from lib import explore, pipeline
+from lib import explore, pipeline, plots
 from lib.course import book, build, notebook
+from lib.course.__main__ import main
 from lib.course.book import animations, explorers, notebooks, runs
 from lib.course.notebook import ROOT, CourseError
 from lib.course.withhold import marked
@@ -142,6 +145,23 @@ def test_no_page_asks_for_anything_outside_the_folder(folder):
             assert file.is_file() or not re.split("[?#]", address)[0], (path.name, address)
 
 
+@pytest.mark.parametrize("lab", LABS)
+def test_a_guess_that_nobody_made_stands_nowhere(folder, lab):
+    page = (folder / f"{lab}.html").read_text(encoding="utf-8")
+    asked = re.findall(r"^(my_[\w, ]+) = .*# Predict", text_lines(page), re.MULTILINE)
+    names = [name for one in asked for name in one.split(", ")]
+    assert len(names) == len(set(names)) and (names or lab == LABS[0])
+    for name in names:  # "you ‹my_rows›, formula 75", in the output of the cell that waits for it
+        (waits,) = re.findall(rf'class="[^"]*tag_waits-{name}\b.*?(?=<div class="cell |<section)', page, re.DOTALL)
+        assert f"‹{name}›" in text_lines(waits.split("cell_output")[1]), name
+    assert not re.search(r"\byou (predicted |said |batch )?(0|-|\(0|\.\.\.)", text_lines(page))
+
+
+def text_lines(page):
+    """What is to be read on a page, in its lines."""
+    return html.unescape(re.sub(r"<[^>]*>", "", page))
+
+
 def test_formulas_are_elements_and_one_that_is_not_understood_is_named(folder):
     assert Asks((folder / "lab0_concepts.html").read_text(encoding="utf-8")).formulas > 50
     assert formulas.in_html(r"<b>$\frac12$</b>").startswith("<b><math><mfrac>")
@@ -180,6 +200,24 @@ def test_a_setting_that_the_notebook_does_not_have_is_refused(monkeypatch):
         explorers.controls("capacity")
 
 
+def test_figures_are_kept_until_what_they_are_drawn_from_changes(tmp_path, monkeypatch):
+    source, times = tmp_path / "lib" / "plots" / "style.py", []
+
+    def draw(folder, names, processes):
+        times.append(names)
+        for name in names:
+            (folder / f"{name}.js").write_text(str(len(times)))
+
+    monkeypatch.setattr(explorers, "LIB", tmp_path / "lib")
+    monkeypatch.setattr(explorers, "_draw", draw)
+    source.parent.mkdir(parents=True)
+    for text, drawn in (("one", "1"), ("one", "1"), ("two", "2"), ("one", "3")):
+        source.write_text(text)
+        explorers.write(tmp_path, ["capacity"], tmp_path / "kept")
+        assert (tmp_path / "capacity.js").read_text() == drawn
+        assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
 def test_the_recorded_ring_is_the_ring_and_its_last_frame_says_so():
     data = runs.stored()["ring_all_reduce"]
     assert data["rounds"] == [[[r, (r + 1) % 4] for r in range(4)]] * 6
@@ -214,6 +252,68 @@ def test_the_recorded_rows_all_arrive_and_all_come_back():
     frames = animations.tokens_to_experts(data)
     assert {svg.count("<circle") for svg, _ in frames} == {sum(map(sum, data["rows"]))}
     assert frames[0] == frames[-1] != frames[len(frames) // 2]
+
+
+def told_by(name):
+    """The alt texts and the words below which an animation stands, as the notebook's own run has left them."""
+    lab, cell_id, _ = runs.RUNS[name]
+    (cell,) = [cell for cell in notebook.read(notebook.solution_path(ROOT, lab)).cells if cell.id == cell_id]
+    return " ".join(output.get("text", "") or output.metadata["image/png"]["alt"] for output in cell.outputs)
+
+
+def test_the_recorded_runs_say_what_the_notebooks_figures_say():
+    data = runs.stored()
+    ring, states = data["ring_all_reduce"], data["ring_all_reduce"]["states"]
+    for number, (sends, state) in enumerate(zip(ring["rounds"], states, strict=True), 1):
+        ways = ", ".join(f"{a} to {b}" for a, b in sends)
+        held = "; ".join(f"rank {rank} holds {' '.join(map(str, counts))}" for rank, counts in enumerate(state))
+        assert f"Round {number}: {ways}; then {held}." in told_by("ring_all_reduce")
+    step = data["gather_and_free"]
+    figure = plots.units_whole({"FSDP": step["events"]}, [f"block {i}" for i in range(step["units"])])
+    assert figure.alt == told_by("gather_and_free")
+    assert plots.exchange_matrix(data["tokens_to_experts"]["rows"]).alt == told_by("tokens_to_experts")
+    for name, some in data["one_f_one_b_and_zb_h1"].items():  # another run of the same: within a tenth of the median
+        (measured,) = re.findall(rf"^{name} +measured (\d+) ms", told_by("one_f_one_b_and_zb_h1"), re.MULTILINE)
+        assert max(end for *_, end in some) == pytest.approx(float(measured) / 1e3, rel=0.1)
+
+
+def test_record_runs_the_cells_that_a_figure_needs_and_keeps_the_others(tmp_path, monkeypatch):
+    notebook.write(toy_notebook(), notebook.solution_path(tmp_path, "lab9_toy"))
+    monkeypatch.setattr(runs, "STORED", tmp_path / "runs.json")
+    of_toy = lambda source: ("lab9_toy", "", source)
+    monkeypatch.setattr(runs, "RUNS", {"two": of_toy("data = double(1), 1 / 3"), "one": of_toy("data = 1")})
+    (tmp_path / "runs.json").write_text('{"one": [1, 2]}')
+    runs.record(tmp_path, ["two"])
+    assert runs.stored() == {"two": [2, 0.3333], "one": [1, 2]}
+    monkeypatch.setitem(runs.RUNS, "two", of_toy("data = double(nowhere)"))
+    with pytest.raises(CourseError, match="nowhere"):
+        runs.record(tmp_path, ["two"])
+    assert runs.stored()["two"] == [2, 0.3333]
+
+
+@pytest.mark.slow
+def test_recorded_anew_the_runs_are_the_same_but_for_their_times(tmp_path, monkeypatch):
+    before = runs.stored()
+    monkeypatch.setattr(runs, "STORED", tmp_path / "runs.json")
+    assert main(["record"]) == 0
+    after = runs.stored()
+    timed = "one_f_one_b_and_zb_h1"
+    actions = lambda some: sorted(bar[:3] for bar in some)
+    assert {name: actions(some) for name, some in before.pop(timed).items()} == {
+        name: actions(some) for name, some in after.pop(timed).items()
+    }
+    assert before == after
+
+
+def test_the_workflow_publishes_what_make_book_writes():
+    flow = yaml.safe_load((ROOT / ".github" / "workflows" / "book.yml").read_text(encoding="utf-8"))
+    (job,) = flow["jobs"].values()
+    does = [step.get("run", step.get("uses", "")).split("@")[0].split(" TORCH")[0] for step in job["steps"]]
+    order = ["make book", "actions/upload-pages-artifact", "actions/deploy-pages"]
+    assert [one for one in does if one in order] == order
+    assert all(re.fullmatch(r"[\w/-]+@v\d+", step["uses"]) for step in job["steps"] if "uses" in step)
+    (kept,) = [step["with"]["path"] for step in job["steps"] if "upload" in step.get("uses", "")]
+    assert kept == "build/book" and flow["permissions"] == {"contents": "read", "pages": "write", "id-token": "write"}
 
 
 def test_a_warning_stops_the_build_and_leaves_the_old_book(tmp_path, monkeypatch):

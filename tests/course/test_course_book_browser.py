@@ -3,6 +3,13 @@
 Slow: part of `make test-all`. Needs Chromium, Playwright and axe-core (`pip install -e '.[browser,book]'`).
 """
 
+import contextlib
+import functools
+import http.server
+import re
+import shutil
+import threading
+
 import pytest
 
 from lib.course import notebook
@@ -22,21 +29,21 @@ SERIOUS = ("serious", "critical")
 
 
 class Pages:
-    """Pages of the book in one window; what went wrong in any of them is noted."""
+    """Pages of the book in one window; what went wrong in any of them is noted. at: the address of its folder."""
 
-    def __init__(self, browser, folder, **settings):
-        self.folder, self.wrong = folder, []
-        self.page = browser.new_page(viewport={"width": 1200, "height": 1000}, **settings)
+    def __init__(self, browser, folder, at=None, width=1200, **settings):
+        self.at, self.wrong = at or folder.as_uri(), []
+        self.page = browser.new_page(viewport={"width": width, "height": 1000}, **settings)
         self.page.on("console", lambda said: said.type in ("error", "warning") and self.wrong.append(said.text))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", lambda asked: self._asked(asked.url))
 
     def _asked(self, address):
-        if not address.startswith((self.folder.as_uri(), "data:", "blob:")):
+        if not address.startswith((f"{self.at}/", "data:", "blob:")):
             self.wrong.append(address)
 
     def open(self, name, part=""):
-        self.page.goto(f"{(self.folder / name).as_uri()}.html{part}")
+        self.page.goto(f"{self.at}/{name}.html{part}")
         self.page.wait_for_load_state("load")
         moving = self.page.locator(".moving").count()
         until(lambda: self.page.locator(".moving .controls").count() == moving, "the controls of all figures")
@@ -106,13 +113,36 @@ def test_what_a_cell_printed_waits_for_all_guesses_that_it_tells(pages, lab):
     pages.open(lab)
     waiting = page.locator("[class*=tag_waits-] > .cell_output")
     assert waiting.count() == page.locator("p.locked").count() and not any(one.is_visible() for one in waiting.all())
+    guess_all(page, "4711")
+    assert page.locator("p.locked, .cell_output[hidden], details.predict[hidden]").count() == 0
+    printed = " ".join(waiting.all_inner_texts())
+    assert "‹" not in printed and ("you 4711" in printed) == bool(waiting.count())
+
+
+def guess_all(page, guess):
+    """Fill in all forms for guesses."""
     for form in page.locator("form.guess").all():
-        form.locator("input").fill("4711")
+        for field in form.locator("input").all():
+            field.fill(guess)
         form.locator("button").click()
-    assert all(one.is_visible() for one in waiting.all()) and page.locator("p.locked").count() == 0
-    assert all(one.is_visible() for one in page.locator("details.predict").all())
-    if waiting.count():
-        assert "you 4711" in " ".join(waiting.all_inner_texts())
+
+
+def test_two_guesses_are_made_by_the_keyboard_and_stand_where_the_cell_prints_them(pages):
+    page = pages.open("lab4_zero_fsdp")
+    form = page.locator("form.guess:has(fieldset)").first
+    form.locator("input").first.focus()
+    for key in ("4", "0", "0", "Tab", "2", "6", "0", "Enter"):
+        page.keyboard.press(key)
+    assert form.inner_text() == "You guessed: 400, 260"
+    assert "you 400 and 260 ms, formula 400 and 260" in page.locator(".tag_waits-my_ms_ahead .cell_output").inner_text()
+
+
+def test_what_shows_the_answer_to_a_question_in_words_waits_for_the_guess(pages):
+    page = pages.open("lab0_concepts")
+    shown = page.locator(".cell_output", has_text="now has 496").first
+    assert not shown.is_visible()
+    guess_all(page, "all hold 496")
+    assert shown.is_visible()
 
 
 @pytest.mark.parametrize("name", runs.RUNS)
@@ -126,7 +156,8 @@ def test_an_animation_plays_to_its_end_and_steps_where_motion_is_not_wanted(chro
         last = int(time.get_attribute("max"))
         pages.page.wait_for_timeout(500)
         assert at() == last and drawn(image) > 500  # nothing moves by itself
-        button.click()
+        button.focus()
+        pages.page.keyboard.press("Enter")
         if motion == "reduce":
             assert button.inner_text() == "Next step" and at() == 0
             button.click()
@@ -151,15 +182,77 @@ def test_search_finds_a_word_and_a_term_in_chinese(pages):
         assert any(lab in address for address in found)
 
 
+@contextlib.contextmanager
+def served(folder, below):
+    """An HTTP server that has the folder at /below; yields its address."""
+    shutil.copytree(folder, below)
+    handler = functools.partial(Quiet, directory=below.parents[1])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/{below.parent.name}/{below.name}"
+        finally:
+            server.shutdown()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def test_below_a_path_of_a_server_it_asks_only_there_and_search_finds(chromium, book_folder, tmp_path):
+    with served(book_folder, tmp_path / "x" / "y") as at:
+        pages = Pages(chromium, book_folder, at)
+        for name in ("index", "glossary", *LABS):
+            pages.open(name)
+        page = pages.open("search", "?q=Megatron")
+        page.locator("#search-results li a", has_text="Lab 3").first.click(timeout=60_000)
+        page.wait_for_url(f"{at}/lab3_tensor_parallel.html*")
+        page.close()
+        assert pages.wrong == []
+
+
+@pytest.mark.parametrize("name", ["index", "glossary", *LABS])
+def test_nothing_sticks_out_of_a_phone(chromium, book_folder, name):
+    pages = Pages(chromium, book_folder, width=390)
+    page = pages.open(name)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.close()
+    assert pages.wrong == []
+
+
+def test_on_paper_all_is_there_and_light_and_nothing_that_only_a_screen_has(chromium, book_folder):
+    pages = Pages(chromium, book_folder, color_scheme="dark")
+    page = pages.open("lab0_concepts")
+    assert page.locator("details").first.locator(":scope > :not(summary)").first.is_visible() is False
+    page.emulate_media(media="print", color_scheme="dark")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    for gone in (".controls", "form.guess", ".locked", ".bd-sidebar-primary", ".bd-sidebar-secondary", ".bd-header"):
+        assert not any(one.is_visible() for one in page.locator(gone).all()), gone
+    assert all(
+        one.is_visible() for one in page.locator("details > :not(summary):not(br), .cell_output, .moving img").all()
+    )
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert (
+        max(page.locator("article img").evaluate_all("them => them.map(one => one.height)")) < 900
+    )  # an A4 page has 1000
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    paper = page.pdf(format="A4")
+    assert 20 < len(re.findall(rb"/Type /Page\b", paper)) < 80
+    page.close()
+    assert pages.wrong == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["index", "glossary", "search", *LABS])
 def test_axe_finds_nothing_serious(chromium, book_folder, name, scheme):
     pages = Pages(chromium, book_folder, color_scheme=scheme)
     page = pages.open(name)
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
-    for form in page.locator("form.guess").all()[1:]:  # one stays as it is at first
-        form.locator("input").fill("1")
-        form.locator("button").click()
+    page.locator("form.guess").evaluate_all("""them => them.slice(1).forEach(one => {  // one stays as it is at first
+        one.querySelectorAll("input").forEach(field => { field.value = "1" });
+        one.requestSubmit() })""")
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
     page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")  # all is laid out
     found = axe.Axe().run(page, options={"preload": False, "resultTypes": ["violations"]}).response["violations"]

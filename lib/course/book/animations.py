@@ -15,7 +15,7 @@ from matplotlib.colors import to_hex
 
 from lib.plots import chunks, units
 from lib.plots.boxes import BOX_COLOR
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, on_color, rank_color
+from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, on_color, rank_color, readable
 
 WIDTH = 768
 GLIDE = 8  # frames of a message on its way
@@ -54,7 +54,7 @@ def ring_all_reduce(data):
         for step in range(1 if last else GLIDE):
             parts = []
             for rank in range(n):
-                parts.append(say(place(rank, 0)[0], 122, f"rank {rank}", rank_color(rank), weight="bold"))
+                parts.append(say(place(rank, 0)[0], 122, f"rank {rank}", readable(rank_color(rank)), weight="bold"))
                 parts += [rect(*place(rank, c), 38, 38, color(states[number][rank][c]), states[number][rank][c])
                           for c in range(n)]  # fmt: skip
             for sender, receiver in () if last else data["rounds"][number]:
@@ -85,7 +85,7 @@ def one_f_one_b_and_zb_h1(data, steps=72):
             clock = f"{name}: {'done, ' if now >= ends[name] else ''}{1e3 * min(now, ends[name]):.0f} ms"
             parts.append(say(12, top - 12, clock, weight="bold"))
             for rank in range(n):
-                parts.append(say(12, top + 30 * rank + 19, f"rank {rank}", rank_color(rank), weight="bold"))
+                parts.append(say(12, top + 30 * rank + 19, f"rank {rank}", readable(rank_color(rank)), weight="bold"))
                 parts.append(rect(76, top + 30 * rank, 680 * min(now, ends[name]) / longest, 26, OP_COLOR["idle"]))
             for rank, kind, batch, start, end in some:
                 if start < now:
@@ -112,7 +112,7 @@ def gather_and_free(data):
         whole = whole if event is None else whole ^ {event[2]}
         parts = [say(12, 56, f"{phase}: {what}")]
         for rank in range(ranks):
-            parts.append(say(110 + 330 * rank, 84, f"rank {rank}", rank_color(rank), weight="bold"))
+            parts.append(say(110 + 330 * rank, 84, f"rank {rank}", readable(rank_color(rank)), weight="bold"))
         for row, unit in enumerate([None, *range(n)]):
             y = 96 + 34 * row
             parts.append(say(12, y + 20, _unit(unit), weight="bold" if unit in whole else "normal"))
@@ -154,8 +154,8 @@ def tokens_to_experts(data):
         parts = [say(12, 56, what)]
         for rank in range(n):
             y = 96 + 78 * rank
-            parts.append(say(12, y, f"rank {rank}", rank_color(rank), weight="bold"))
-            parts.append(say(756, y, f"experts of {rank}", rank_color(rank), "end", "bold"))
+            parts.append(say(12, y, f"rank {rank}", readable(rank_color(rank)), weight="bold"))
+            parts.append(say(756, y, f"experts of {rank}", readable(rank_color(rank)), "end", "bold"))
         for (_, to), (x, y), (u, v) in zip(home, begin, end, strict=True):
             color = rank_color(to)
             parts.append(

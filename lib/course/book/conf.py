@@ -29,6 +29,7 @@ html_theme_options = {
     "use_download_button": False,
     "use_fullscreen_button": False,
     "navbar_persistent": [],
+    "footer_content_items": "",
     "show_toc_level": 1,
     "toc_title": "On this page",
 }

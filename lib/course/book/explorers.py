@@ -8,6 +8,7 @@ where they stop; the others stay where they begin. What all figures have in comm
 
 import base64
 import concurrent.futures
+import gc
 import hashlib
 import importlib.metadata
 import inspect
@@ -56,6 +57,7 @@ GRID = {
 }  # fmt: skip
 LIB = Path(__file__).parents[2]
 ROOMS = ("explore", "plots", "cost", "collectives", "pipeline")  # what the figures depend on
+READ = (".py", ".csv", ".json")
 AT_ONCE = 24  # figures that a process draws before it is given more
 SHARED = re.compile(r"<defs>\s*(.*?)\s*</defs>", re.DOTALL)
 PARTS = re.compile(r'<path id="([^"]+)"[^>]*/>|<clipPath id="([^"]+)".*?</clipPath>', re.DOTALL)
@@ -121,16 +123,22 @@ def write(folder: Path, names: list[str], kept: Path, processes: int = 2) -> Non
 
 def _sources() -> str:
     """A name for all that the figures depend on."""
-    files = [path for room in ROOMS for path in sorted((LIB / room).rglob("*.py"))]
+    files = [path for room in ROOMS for path in sorted((LIB / room).rglob("*.*")) if path.suffix in READ]
     versions = [sys.version, *map(importlib.metadata.version, ("matplotlib", "numpy"))]
     content = [Path(__file__).read_bytes(), *(path.read_bytes() for path in files), *map(str.encode, versions)]
     return hashlib.sha256(b"".join(content)).hexdigest()[:16]
 
 
+def _begin() -> None:
+    from lib import explore  # noqa: F401
+
+    gc.freeze()  # what is imported stays: garbage is looked for among what is drawn
+
+
 def _draw(folder: Path, names: list[str], processes: int) -> None:
     jobs = []
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(processes, context) as pool:
+    with concurrent.futures.ProcessPoolExecutor(processes, context, initializer=_begin) as pool:
         for name in names:
             found = controls(name)
             settings = list(combinations(found))

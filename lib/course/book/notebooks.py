@@ -2,8 +2,11 @@
 
 Left out are the outputs of checks and answers. A Predict cell, which takes a number, gets the tag `predict`; a cell
 whose output tells that number gets `waits-NAME` for each of its names, and book.js hides it until there is a guess.
+What stood there for the guess is left out, too: "you 0, formula 75" becomes "you ‹my_rows›, formula 75".
 """
 
+import copy
+import itertools
 import re
 from collections.abc import Iterator
 from html import escape
@@ -16,8 +19,13 @@ from lib.course import build, notebook
 from .formulas import in_html
 
 GUESS = re.compile(r"^(?P<names>\w+(, \w+)*) = .*# Predict", re.MULTILINE)
+UNMADE = re.compile(r"(?<![\d.])(?:0|0\.0|1\.00)(?![.,]?\d)|\((?:0, )*0\)|\.{6}|tp0 pp0|-(?=,|$)")  # no guess yet
 ANSWER = "<details><summary>Answer</summary>"
 EXPLORER = re.compile(r"^explore\.(\w+)\(\)$", re.MULTILINE)
+NOTE = """```{note}
+This page is for reading. Its cells have run, and what they printed stands below them; what an exercise prints is left
+out. To run them, and to have what you write checked, take the notebook: [how](index.md).
+```"""
 GLOSSARY = re.compile(r"^\| English \|.*?\n(?=\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -27,29 +35,45 @@ def page(solution: NotebookNode, animated: dict[str, tuple[str, str]] | None = N
     animated: {cell id: (name, alt text) of the figure that moves below it}.
     """
     lab = build.student_notebook(solution)
-    awaited, cells = set(), []
-    for cell, solved in zip(lab.cells, solution.cells, strict=True):
+    awaited, cells = [], []
+    for cell, solved, following in zip(lab.cells, solution.cells, [*lab.cells[1:], None], strict=True):
         cells.append(cell)
         if cell.cell_type == "markdown":
-            cell.source = _text(cell.source)
+            shown = following is not None and following.cell_type == "code" and not notebook.role(following)
+            cell.source = _text(cell.source, shown and not GUESS.search(following.source))
             continue
         if cell.cell_type != "code":
             continue
         cell.metadata.tags = cell.metadata.get("tags", [])
         if guess := GUESS.search(cell.source):
-            awaited |= set(guess["names"].split(", "))
+            awaited += guess["names"].split(", ")
             cell.metadata.tags.append("predict")
             continue
         if notebook.role(cell) in ("answer", "check"):
             continue
-        cell.outputs = solved.outputs
-        cell.metadata.tags += [f"waits-{name}" for name in sorted(awaited) if re.search(rf"\b{name}\b", cell.source)]
-        awaited -= {tag.removeprefix("waits-") for tag in cell.metadata.tags}
+        told = [name for name in awaited if re.search(rf"\b{name}\b", cell.source)]
+        cell.outputs = _without_guesses(solved.outputs, told)
+        cell.metadata.tags += [f"waits-{name}" for name in told]
+        awaited = [name for name in awaited if name not in told]
         cells += [moving(name) for name in EXPLORER.findall(cell.source)]
         if cell.id in (animated or {}):
             cells.append(moving(*animated[cell.id]))
+    cells.insert(1, new_markdown_cell(NOTE, id="for-reading"))
     lab.cells = cells
     return lab
+
+
+def _without_guesses(outputs: list[NotebookNode], names: list[str]) -> list[NotebookNode]:
+    """The outputs with ‹name› where the run printed, after "you", what stood in the notebook for a guess."""
+    if not names:
+        return outputs
+    outputs, slots = copy.deepcopy(outputs), itertools.cycle(f"‹{name}›" for name in names)
+    for output in outputs:
+        if output.output_type == "stream":
+            parts = re.split(r"(\byou\b.*)", output.text)
+            parts[1::2] = [UNMADE.sub(lambda _: next(slots), part, count=len(names)) for part in parts[1::2]]
+            output.text = "".join(parts)
+    return outputs
 
 
 def moving(name: str, alt: str = "") -> NotebookNode:
@@ -59,9 +83,14 @@ def moving(name: str, alt: str = "") -> NotebookNode:
     return new_markdown_cell(source, id=f"moving-{name.replace('_', '-')}")
 
 
-def _text(source: str) -> str:
-    """A text cell's source: an answer that follows a Predict is marked, formulas inside of folded parts are written."""
+def _text(source: str, shown: bool) -> str:
+    """A text cell's source: an answer that follows a Predict is marked, formulas inside of folded parts are written.
+
+    shown: the cell below shows what is right. A Predict without an answer then has a mark of its own.
+    """
     if "**Predict" in source:
+        if shown and ANSWER not in source:
+            source += '\n\n<p class="predict"></p>'
         source = source.replace(ANSWER, ANSWER.replace("<details>", '<details class="predict">'))
     return re.sub(r"<details.*?</details>", lambda part: in_html(part[0]), source, flags=re.DOTALL)
 

@@ -20,67 +20,81 @@ const guesses = {
   },
 };
 
-// A form for a guess; `told` gets it, now if it was made on an earlier visit.
-function ask(name, question, told) {
-  const input = make("input", { type: "text", required: true, autocomplete: "off" });
-  const form = make("form", { className: "guess" },
-    make("label", {}, make("span", { textContent: `${question} ` }), input), make("button", { textContent: "Lock it in" }));
+// A form for a guess, with a field for each of `names`; `told` gets them, now if they were made on an earlier visit.
+function ask(names, question, told) {
+  const inputs = names.map(() => make("input", { type: "text", required: true, pattern: ".*\\S.*", autocomplete: "off" }));
+  const rows = inputs.length === 1 ? [make("label", {}, `${question} `, inputs[0])]
+    : [make("fieldset", {}, make("legend", { textContent: question }),
+      ...inputs.map((input, place) => make("label", {}, `${names[place]} `, input)))];
+  const form = make("form", { className: "guess" }, ...rows, make("button", { textContent: "Lock it in" }));
   const lock = (guess) => {
-    form.replaceChildren(make("p", { textContent: `You guessed: ${guess}`, tabIndex: -1 }));
+    form.replaceChildren(make("p", { textContent: `You guessed: ${guess.join(", ")}`, tabIndex: -1 }));
     told(guess);
   };
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    guesses.keep(name, input.value.trim());
-    lock(input.value.trim());
+    const guess = inputs.map((input) => input.value.trim());
+    guesses.keep(names, guess);
+    lock(guess);
     form.firstChild.focus();
   });
-  const before = guesses.all()[name];
-  if (before !== undefined) lock(before);
+  const before = guesses.all()[names];
+  if (before) lock(before);
   return form;
 }
 
-// What a cell printed with the guess that stands in the notebook, 0, says the reader's.
-function say(guess, output) {
+// What a cell printed has a place for each guess: "you ‹my_rows›, formula 75".
+function say(name, guess, output) {
   const texts = document.createTreeWalker(output, NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) {
-    const text = texts.currentNode;
-    text.data = text.data.replace(/\byou( predicted| said| batch)? (0(\.0+)?|\.{6})(?=[^.\d]|\.?$|\.\s)/m, `you$1 ${guess}`);
+  while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(`‹${name}›`, () => guess);
+}
+
+// What stands below a cell or a text, up to the next text: outputs, and figures that move.
+function* shownBelow(element) {
+  for (let next = element.nextElementSibling; next?.matches(".cell, .moving"); next = next.nextElementSibling) {
+    yield* next.matches(".moving") ? [next] : next.querySelectorAll(":scope > .cell_output");
   }
 }
 
+// Until their guesses are made, answers are not there, nor what the cells show that tell them.
 function lockPredictions() {
-  const waiting = new Map(); // output -> names of the guesses that it waits for
+  const waiting = new Map(); // what is hidden -> names of the guesses that it waits for
+  const hold = (names, shown) => {
+    for (const one of shown) {
+      if (!one.hidden && one.matches(".cell_output")) {
+        one.before(make("p", { className: "locked", textContent: "What this cell printed is shown after your guess above." }));
+      }
+      one.hidden = true;
+      waiting.set(one, new Set([...(waiting.get(one) || []), ...names]));
+    }
+  };
+  const release = (names, answer, guess) => {
+    if (answer) { answer.hidden = false; answer.open = true; }
+    for (const [one, awaited] of waiting) {
+      names.forEach((name, place) => { if (awaited.delete(name)) say(name, guess[place], one); });
+      if (awaited.size > 0 || !one.hidden) continue;
+      one.hidden = false;
+      if (one.previousElementSibling.matches(".locked")) one.previousElementSibling.remove();
+    }
+  };
   for (const cell of document.querySelectorAll("[class*=tag_waits-]")) {
     const names = [...cell.classList].filter((one) => one.startsWith("tag_waits-")).map((one) => one.slice(10));
-    for (const output of cell.querySelectorAll(":scope > .cell_output")) {
-      output.hidden = true;
-      output.before(make("p", { className: "locked", textContent: "What this cell printed is shown after your guess above." }));
-      waiting.set(output, new Set(names));
-    }
+    hold(names, [...cell.querySelectorAll(":scope > .cell_output"), ...shownBelow(cell)]);
   }
-  const asked = new Set();
+  const answers = [...document.querySelectorAll(".bd-article .predict")];
+  for (const answer of answers) answer.hidden = true;
+  const asked = [];
   for (const cell of document.querySelectorAll(".tag_predict")) {
-    const [, names, what] = cell.textContent.match(/^(\w+(?:, \w+)*) = .*# Predict: (.*)$/m);
-    const folded = cell.previousElementSibling;
-    const answer = folded?.matches("details.predict") ? folded : null;
-    if (answer) { answer.hidden = true; asked.add(answer); }
-    cell.append(ask(names, `Your guess: ${what.replace(/^type (your )?/, "")}`, (guess) => {
-      if (answer) { answer.hidden = false; answer.open = true; }
-      for (const [output, awaited] of waiting) {
-        const before = awaited.size;
-        for (const name of names.split(", ")) awaited.delete(name);
-        if (awaited.size === before) continue;
-        if (!names.includes(",")) say(guess, output);
-        if (awaited.size === 0 && output.hidden) { output.hidden = false; output.previousElementSibling.remove(); }
-      }
-    }));
+    const [, told, what] = cell.textContent.match(/^(\w+(?:, \w+)*) = .*# Predict: (.*)$/m);
+    const place = answers.indexOf(cell.previousElementSibling);
+    const [answer] = place < 0 ? [] : answers.splice(place, 1);
+    asked.push([told.split(", "), `Your guess: ${what.replace(/^type (your )?/, "")}`, answer, cell, (form) => cell.append(form)]);
   }
-  [...document.querySelectorAll("details.predict")].forEach((answer, place) => {
-    if (asked.has(answer)) return;
-    answer.hidden = true;
-    answer.before(ask(`answer ${place}`, "Your guess", () => { answer.hidden = false; answer.open = true; }));
-  });
+  for (const [place, answer] of answers.entries()) {
+    asked.push([[`answer ${place}`], "Your guess", answer, answer, (form) => answer.before(form)]);
+  }
+  for (const [names, , , where] of asked) hold(names, shownBelow(where));
+  for (const [names, question, answer, , put] of asked) put(ask(names, question, (guess) => release(names, answer, guess)));
 }
 
 // --- figures that move -------------------------------------------------------------------------------------------------
@@ -160,6 +174,11 @@ async function move(holder) {
   if (seconds) box.prepend(player(handles[0], seconds, (timer) => { playing = timer; }));
   holder.append(box);
 }
+
+// Paper is light.
+let theme = null;
+addEventListener("beforeprint", () => { theme = document.documentElement.dataset.theme; document.documentElement.dataset.theme = "light"; });
+addEventListener("afterprint", () => { document.documentElement.dataset.theme = theme; });
 
 // What is wider than its place, once it is seen, can be scrolled with the keyboard.
 const seen = new ResizeObserver((them) => {
