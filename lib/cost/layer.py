@@ -28,6 +28,9 @@ from lib.cost import network
 from lib.cost.matmul import experts, products
 
 
+CLAMPED = 44  # bytes per hidden number: two biases, two clamps, a sigmoid, its scale, three products, unfused
+
+
 class Times(NamedTuple):
     """Seconds by what they are spent on."""
 
@@ -91,19 +94,24 @@ def layer(model, plan, gpu, stack, k):
     exchange, routed = 0.0, tokens * model.topk / tp
     if model.experts:
         # routed: (T topk / tp,) copies of tokens on each rank, if all experts are chosen alike
-        pairs = [experts(model.mlp_matrices(model.ffn), routed, model.experts / plan.ep, gpu, *how)]
-        pairs += [multiply(model.mlp_matrices(model.shared_ffn))] if model.shared_ffn else []
-        exchange = 2 * network.all_to_all(gpu, plan.ep, model.topk, 2 * tokens / tp * h, k.network)
+        pairs = [experts(model.expert_matrices(), routed, model.experts / plan.ep, gpu, *how)]
+        pairs.append(multiply(model.shared_matrices()))
+        exchange = 2 * network.all_to_all(gpu, plan.ep, model.topk, 2 * tokens / tp * model.travelling, k.network)
+        if stack.expert_overlap and plan.v > 1 and plan.ep > gpu.per_node:
+            exchange = max(0.0, exchange - k.hidden * (forward + sum(f for f, _ in pairs)))
     else:
-        pairs = [multiply(model.mlp_matrices(model.ffn))]
+        pairs = [multiply(model.expert_matrices())]
     forward, backward = forward + sum(f for f, _ in pairs), backward + sum(b for _, b in pairs)
 
     attended, softmax = scores(model, plan, gpu, stack, k, tokens)
     whole = tp if plan.sequence_parallel else 1
-    activation = (6 if model.gated else 4) * model.ffn * max(1, model.topk) / tp
+    width = 6 if model.gated else 4
+    if model.biased and plan.precision in ("bf16", "fp16"):
+        width += CLAMPED
+    activation = width * model.ffn * max(1, model.topk) / tp
     arranged = 4 * (model.heads + 2 * model.kv_heads) * model.head_dim / tp
     moved = k.unfused * tokens * (22 * h / whole + activation + arranged) / memory
-    moved += 8 * routed * h / memory  # tokens into the experts' order and back
+    moved += 8 * routed * model.travelling / memory  # tokens into the experts' order and back
 
     reduced = network.all_reduce(gpu, tp, 1, 2 * tokens * h, k.network) * (1 - stack.tp_overlap)
     apart = model.experts and plan.ep > 1  # then tp splits the experts' tokens, not their weights: nothing to reduce

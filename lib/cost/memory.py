@@ -73,7 +73,7 @@ def stage_memory(model, plan, stack, stage, layers=None):
     plain = model.plain_on(layers)[stage]  # a mixture's dense layers
     kinds = [(each, n) for each, n in ((model, layers[stage] - plain), (model.plain, plain)) if n]
     kept = sum(n * kept_bytes(each, plan, stack) for each, n in kinds)
-    found["activations"] = kept * tokens * in_flight(plan, stage)
+    found["activations"] = kept * tokens * in_flight(plan, stage) * (1 - plan.offload)
     found["activations"] += received_bytes(model, plan, stage, tokens) if stack.kept_logit_bytes else 0.0
     largest = max((layer_bytes(each, plan, stack) for each, _ in kinds), default=0.0)
     again = largest * tokens if plan.recompute == "full" else 0.0

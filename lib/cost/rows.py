@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from lib.cost.described import EXTRAS, SIZES, Unpredictable, known_model, model_of, number, whole
 from lib.cost.hardware import GPU, gpu
-from lib.cost.memory import peak_bytes
+from lib.cost.memory import memory
 from lib.cost.plan import Plan, slots
 from lib.cost.shapes import Model
 from lib.cost.stacks import Stack, stack_of
@@ -54,7 +54,7 @@ class Job(NamedTuple):
 
 def job(row):
     """The Job that a row describes. Raises Unpredictable."""
-    stack = stack_of(row["source"], row["row"])
+    stack = stack_of(row["source"], row["row"], row["gpu"])
     if stack is None:
         raise Unpredictable(f"source {row['source']!r}: no stack is known for it, add one to lib/cost/data/stacks.csv")
     try:
@@ -185,6 +185,10 @@ def plan_of(row, model, stack, device):
     )  # fmt: skip
     if why := plan.problem(model):
         raise Unpredictable(why)
-    if not text and zero == 3 and plan.recompute == "none" and peak_bytes(model, plan, stack) > 0.95 * device.memory:
-        return replace(plan, recompute="full")
+    if not text and zero == 3 and plan.recompute == "none":
+        parts = memory(model, plan, stack)
+        excess = sum(parts.values()) - 0.95 * device.memory
+        if excess > 0 and stack.offloads and excess < parts["activations"]:
+            return replace(plan, offload=excess / parts["activations"])
+        return replace(plan, recompute="full") if excess > 0 else plan
     return plan

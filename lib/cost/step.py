@@ -18,6 +18,7 @@ but the messages. Source of w: Qi et al. 2024, sections 2.3 and 6 (bubbles.py ha
 from math import log2
 
 from lib.cost import network
+from lib.cost.kept import kept_bytes
 from lib.cost.layer import Times, layer
 from lib.cost.matmul import products
 from lib.cost.parameters import parameters
@@ -82,8 +83,16 @@ def step_seconds(model, plan, gpu, stack, k=None, one=None):
     held = fullest * dense + (max(counts) - fullest) * plain_dense + model.embedding_parameters / tp
     seconds["optimizer"] = OPTIMIZER_BYTES * (held / ranks[0] + fullest * expert / ranks[1]) / memory
 
+    if plan.offload:
+        bytes_away = plan.offload * each_kept(model, plan, stack) * counts[slow]
+        seconds["offload"] = 2 * m * bytes_away / gpu.host
     slower = factor * (1 + k.straggler * log2(max(1, plan.gpus / gpu.per_node)))
     return {name: slower * value for name, value in seconds.items()}
+
+
+def each_kept(model, plan, stack):
+    """Bytes that a layer keeps of a micro-batch."""
+    return kept_bytes(model, plan, stack) * plan.micro_batch * model.seq / plan.cp
 
 
 def vocabulary(model, plan, gpu, stack, k):
