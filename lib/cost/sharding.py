@@ -39,6 +39,9 @@ def exposed(model, plan, gpu, stack, k, one, layers):
         hidden = k.hidden * layers * backward if stack.dp_overlap else 0.0
         earlier = (plan.micro_batches - 1) * max(0.0, scattered - hidden)
     seconds = scattered + gathered
+    late = sum(_pass(gpu, plan, 0, layers * expert, size, k) for size in (gradient, weight)) if expert else 0.0
+    seconds -= late
+    earlier += late
     if stack.dp_overlap:  # gradients behind the last micro-batch's backward, weights behind the next forward
         seconds = max(seconds - k.hidden * layers * (forward + backward), seconds / (layers * plan.v))
     return earlier + seconds
