@@ -104,6 +104,7 @@ def layer(model, plan, gpu, stack, k):
     forward, backward = forward + sum(f for f, _ in pairs), backward + sum(b for _, b in pairs)
 
     attended, softmax = scores(model, plan, gpu, stack, k, tokens)
+    attended *= 1 if stack.even_context else 2 - 1 / plan.cp
     whole = tp if plan.sequence_parallel else 1
     width = 6 if model.gated else 4
     if model.biased and plan.precision in ("bf16", "fp16"):

@@ -9,6 +9,8 @@ Time
     dp_overlap          1 if gradients are exchanged during backward
     expert_overlap      1 if, of interleaved stages, one micro-batch's all-to-all between nodes hides behind another's
                         products
+    even_context        0 if context ranks hold neighbouring tokens: under a causal mask the last has 2 - 1/cp times the
+                        scores of the mean
     offloads            1 if activations that do not fit go to the host's memory, rather than being recomputed
     scatter_gather      1 if pipeline messages are split over the tensor ranks
     splits_batch        1 if a rank's batch is cut into as many micro-batches as there are stages (torchtitan)
@@ -70,6 +72,7 @@ class Stack(NamedTuple):
     splits_batch: int = 0
     expert_overlap: int = 0
     offloads: int = 0
+    even_context: int = 1
 
     @property
     def transformer_engine(self):
