@@ -27,7 +27,7 @@ from lib.cost.hardware import GPU, gpu
 from lib.cost.memory import memory
 from lib.cost.plan import Plan, slots
 from lib.cost.shapes import Model
-from lib.cost.stacks import Stack, stack_of
+from lib.cost.stacks import DEFAULT_STACK, Stack, stack_of, stacks
 
 PLAIN = {  # a mixture of which no more is known
     "shared_ffn": "no shared expert", "dense_layers": "no dense first layers", "kv_rank": "no latent attention",
@@ -55,8 +55,7 @@ class Job(NamedTuple):
 def job(row):
     """The Job that a row describes. Raises Unpredictable."""
     stack = stack_of(row["source"], row["row"], row["gpu"])
-    if stack is None:
-        raise Unpredictable(f"source {row['source']!r}: no stack is known for it, add one to lib/cost/data/stacks.csv")
+    stack = stack or stacks()[DEFAULT_STACK]
     try:
         device = gpu(row["gpu"])
     except ValueError as problem:
@@ -71,6 +70,7 @@ def job(row):
 def assumed(row, task):
     """["vocab 51200", ...]: what the row of `task`, a Job, left open, and what was put there."""
     model, plan, base = task.model, task.plan, known_model(row)
+    guessed = [] if stack_of(row["source"], row["row"], row["gpu"]) else [f"stack {task.stack.name}"]
     empty = lambda key: not str(row.get(key) or "").strip()
     keys = (*SIZES, *EXTRAS) if base else SIZES
     found = [f"{key} {getattr(model, key):g}" for key in keys if empty(key) and getattr(model, key)]
@@ -94,7 +94,7 @@ def assumed(row, task):
     words = (row.get("recompute") or "").strip()
     if not words or (plan.recompute == "none" and set(recompute_words(words)) - {"none", "sp"}):
         found.append(f"recompute {plan.recompute}" + (f" for {words}" if words else ""))
-    return found
+    return guessed + found
 
 
 def precision_of(text):
