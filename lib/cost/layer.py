@@ -5,11 +5,14 @@
                         11 backward: the scores pass through memory
     scores, fused       the causal half of the arithmetic, at fused attention's own rate; nothing through memory
     elementwise         22 h bytes per token for norms, residuals and dropout; 4 f for GeLU, 6 f for SwiGLU;
-                        4 (a + 2 kv) d to arrange q, k, v. Backward 1.5 times that
+                        4 (a + 2 kv) d to arrange q, k, v; 44 f more where experts have biases and a clamped
+                        activation, which in 16 bits no fused kernel does (gpt-oss). Backward 1.5 times that
     tensor parallelism  2 all-reduces of (tokens, h) forward and 2 backward; with sequence parallelism each is a
                         reduce-scatter and an all-gather, and backward gathers once more
-    context parallelism keys and values go round a ring while their predecessors are used
-    experts             a dispatch and a combine forward, two backward
+    context parallelism keys and values go round a ring while their predecessors are used; uneven under a causal mask
+                        if ranks hold neighbouring tokens (stacks.py)
+    experts             a dispatch and a combine forward, two backward; between nodes they hide behind another
+                        micro-batch's products where stages are interleaved and the stack can do it
 
     t ranks of tensor parallelism divide all but the 22 h, which sequence parallelism divides too.
 
@@ -17,6 +20,8 @@ A pass takes about as long as the host needs to launch its kernels, if that is l
 Rounded at the corner, hypot(GPU, host): a layer is many kernels, and some of them are small. Fused backward recomputes
 the scores: 2.5 times forward; other products 2.
 
+Experts' biases and clamps: openai/gpt-oss, gpt_oss/torch/model.py; which recipes overlap the all-to-all, and which run
+from captured graphs: NVIDIA-NeMo/Megatron-Bridge scripts/performance/configs.
 Sources: Narayanan et al. 2021, Korthikanti et al. 2022 (operations, what tensor and sequence parallelism send); Dao
 2023 for fused attention; the byte counts are of the operations listed, each tensor read and written once in 16 bits.
 """
@@ -26,7 +31,6 @@ from typing import NamedTuple
 
 from lib.cost import network
 from lib.cost.matmul import experts, products
-
 
 CLAMPED = 44  # bytes per hidden number: two biases, two clamps, a sigmoid, its scale, three products, unfused
 

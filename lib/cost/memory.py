@@ -9,8 +9,8 @@
     activations   what a layer keeps of b s / cp tokens (kept.py),   tp; norms' and residuals' only with sequence
                   each layer of the stage, a mixture's first as      parallelism; pp, times the micro-batches in flight;
                   dense as they are, each micro-batch in flight;     experts' copies of tokens: tp, not ep, as a rank
-                  under torch's pipelining also a place for all      gets as many as it sends away
-                  that neighbours send in a step
+                  under torch's pipelining also a place for all      gets as many as it sends away; less the share
+                  that neighbours send in a step                     `offload` that goes to the host
     logits        the vocabulary's product and what the loss makes   tp, cp; on the last stage
                   of it
     working       what comes and goes: a layer being recomputed; the gradient of the largest matrix before it is added

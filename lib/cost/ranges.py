@@ -49,7 +49,10 @@ def publisher(source):
 
 
 def features(kind, task):
-    """[1, mixture, launch]; of memory [1, 0, 0]: what the size of an error depends on. task: (Model, Plan, GPU, Stack)."""
+    """[1, mixture, launch]; of memory [1, 0, 0]: what the size of an error depends on.
+
+    task: (Model, Plan, GPU, Stack).
+    """
     if kind == "memory":
         return [1.0, 0.0, 0.0]
     seconds = step_seconds(*task)

@@ -10,13 +10,16 @@ What a source does not state is taken from its stack (stacks.py), or else:
     pp, cp, ep    1
     vp            1; two layers per stage where the stack is known to interleave
     micro_batch   1, or that of the same model in Narayanan et al. 2021, table 1
-    recompute     what the stack does; with ZeRO-3 all layers, if the step does not fit otherwise
+    recompute     what the stack does; with ZeRO-3, if the step does not fit otherwise, all layers; or where the stack
+                  can, none, and what does not fit goes to the host's memory
+    stack         the planner's; of a publisher's source that is not in data/sources.csv the latest that is known
     precision     bf16
 
 What was put in is said (`assumed`). Columns that contradict each other are refused: dp is n_gpus / (tp pp cp), or what
 context ranks are counted as data ranks make of it. The model is read in described.py.
 """
 
+import functools
 import math
 import re
 from dataclasses import replace
@@ -26,6 +29,7 @@ from lib.cost.described import EXTRAS, SIZES, Unpredictable, known_model, model_
 from lib.cost.hardware import GPU, gpu
 from lib.cost.memory import memory
 from lib.cost.plan import Plan, slots
+from lib.cost.published import table
 from lib.cost.shapes import Model
 from lib.cost.stacks import DEFAULT_STACK, Stack, stack_of, stacks
 
@@ -67,10 +71,16 @@ def job(row):
     return Job(model, plan, device, stack)
 
 
+@functools.cache
+def sources():
+    """Names of the sources whose stacks are known."""
+    return {row["source"] for row in table("sources")}
+
+
 def assumed(row, task):
     """["vocab 51200", ...]: what the row of `task`, a Job, left open, and what was put there."""
     model, plan, base = task.model, task.plan, known_model(row)
-    guessed = [] if stack_of(row["source"], row["row"], row["gpu"]) else [f"stack {task.stack.name}"]
+    guessed = [] if row["source"] in sources() else [f"stack {task.stack.name}"]
     empty = lambda key: not str(row.get(key) or "").strip()
     keys = (*SIZES, *EXTRAS) if base else SIZES
     found = [f"{key} {getattr(model, key):g}" for key in keys if empty(key) and getattr(model, key)]

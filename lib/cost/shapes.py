@@ -9,6 +9,8 @@ One layer, per token (2 operations for each weight; s tokens of sequence):
                 SwiGLU  h x f twice, f x h      3 matrices
     MoE         router  h x E,  then topk experts of E, each an MLP of its own, and perhaps one that all tokens visit
 
+LatentMoE (Nemotron 3 Super, arXiv 2604.12374) brings tokens down to a narrower width before they travel to the experts.
+
 h hidden, a heads of d numbers, kv heads of keys and values, f width of the MLP, V vocabulary, L layers, E experts
 
 Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) writes q, k, v as products of two thin matrices with
@@ -26,7 +28,9 @@ from pathlib import Path
 from lib.cost.published import table
 
 LEAST_1 = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "seq")
-LEAST_0 = ("experts", "topk", "shared_ffn", "dense_layers", "dense_ffn", "q_rank", "kv_rank", "rope_dim", "window", "latent")
+LEAST_0 = (
+    "experts", "topk", "shared_ffn", "dense_layers", "dense_ffn", "q_rank", "kv_rank", "rope_dim", "window", "latent",
+)  # fmt: skip
 FLAGS = ("gated", "tied", "biased")
 NEEDS = {  # sizes that say nothing without another
     "shared_ffn": "experts", "dense_layers": "dense_ffn", "dense_ffn": "experts", "q_rank": "kv_rank",

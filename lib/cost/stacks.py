@@ -100,7 +100,7 @@ def stacks():
 
 
 def stack_of(source, row="", gpu=""):
-    """The Stack that a published row ran on: of the patterns that begin "source:row gpu" the longest; None if none does."""
+    """The Stack that a published row ran on: of the patterns that begin "source:row gpu" the longest; None if none."""
     fits = [
         (len(pattern), stack)
         for stack in stacks().values()

@@ -5,6 +5,7 @@
     pipeline  m max(S)  +  (sum of the other stages' S - w W) / v        filling and draining, v stages on each rank
               zero-bubble schedules fill it with W, the weights' gradients: w = 2 (ZB-1p, ZB-H1), 3 (ZB-V)
     sharding  gradients and weights between data ranks, less what is hidden (sharding.py)
+    offload   activations to the host and back, where they do not fit: all of it is waited for
     optimizer 40 bytes read or written for each parameter that the rank updates
     step      (pipeline + sharding + optimizer)  x  factor of the stack  x  (1 + straggler log2(nodes))
 
@@ -84,15 +85,10 @@ def step_seconds(model, plan, gpu, stack, k=None, one=None):
     seconds["optimizer"] = OPTIMIZER_BYTES * (held / ranks[0] + fullest * expert / ranks[1]) / memory
 
     if plan.offload:
-        bytes_away = plan.offload * each_kept(model, plan, stack) * counts[slow]
-        seconds["offload"] = 2 * m * bytes_away / gpu.host
+        away = plan.offload * kept_bytes(model, plan, stack) * plan.micro_batch * model.seq / plan.cp * counts[slow]
+        seconds["offload"] = 2 * m * away / gpu.host
     slower = factor * (1 + k.straggler * log2(max(1, plan.gpus / gpu.per_node)))
     return {name: slower * value for name, value in seconds.items()}
-
-
-def each_kept(model, plan, stack):
-    """Bytes that a layer keeps of a micro-batch."""
-    return kept_bytes(model, plan, stack) * plan.micro_batch * model.seq / plan.cp
 
 
 def vocabulary(model, plan, gpu, stack, k):
