@@ -15,6 +15,7 @@ from lib.cost import shapes
 SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "topk")
 EXTRAS = (
     "head_dim", "gated", "tied", "shared_ffn", "dense_layers", "dense_ffn", "q_rank", "kv_rank", "rope_dim", "window",
+    "latent", "biased",
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ WORDS = {
     "bubble": "pipeline bubble",
     "sharding": "exchange of gradients and weights",
     "optimizer": "optimizer",
+    "offload": "activations to the host and back",
 }
 
 

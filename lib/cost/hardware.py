@@ -4,6 +4,7 @@
     hbm           bytes per second between the chip and its memory
     link          bytes per second of a ring inside a node (NVLink), as nccl-tests measured it: bus bandwidth
     nic           bytes per second of each GPU's share of the network cards
+    host          bytes per second to the host's memory, one way: PCIe, or NVLink-C2C on a Grace superchip
     per_node      GPUs that NVLink connects: 8, or 64 in an NVL72 rack
 
 A family is what shares one measured efficiency: A100-40GB and A100-80GB are the same chip. Data and sources:
@@ -32,6 +33,7 @@ class GPU(NamedTuple):
     nic: float  # bytes/s, this GPU's share of its node's network cards
     per_node: int
     sms: int  # multiprocessors, each of which computes one tile at a time
+    host: float  # bytes/s to the host's memory, one way
 
     def peak(self, precision):
         """FLOP/s of matrix products in `precision`: fp32 and tf32 are not known here."""
@@ -51,9 +53,9 @@ def gpus():
     found = {}
     for row in table("machines"):
         rates = [row[f"{name}_TFLOPs"] * 1e12 for name in ("bf16", "fp8", "fp4")]
-        widths = [row[f"{name}_GBps"] * 1e9 for name in ("hbm", "link", "nic")]
-        memory = row["memory_GiB"] * GIB
-        found[row["gpu"]] = GPU(row["gpu"], row["family"], memory, *rates, *widths, row["gpus_per_node"], row["sms"])
+        *widths, host = [row[f"{name}_GBps"] * 1e9 for name in ("hbm", "link", "nic", "host")]
+        memory, chip = row["memory_GiB"] * GIB, (row["gpus_per_node"], row["sms"])
+        found[row["gpu"]] = GPU(row["gpu"], row["family"], memory, *rates, *widths, *chip, host)
     return found
 
 

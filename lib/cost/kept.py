@@ -45,7 +45,7 @@ def layer_bytes(model, plan, stack):
     kept += 0 if stack.flash else score_bytes(model, plan)
     width = (4 if model.gated else 2) + x  # of an MLP: both halves and their product
     if model.experts:
-        return kept + model.topk / t * ((2 + x) * h + width * model.ffn) + width * model.shared_ffn / t
+        return kept + model.topk / t * ((2 + x) * model.travelling + width * model.ffn) + width * model.shared_ffn / t
     return kept + width * model.ffn / t
 
 

@@ -5,11 +5,14 @@
                         11 backward: the scores pass through memory
     scores, fused       the causal half of the arithmetic, at fused attention's own rate; nothing through memory
     elementwise         22 h bytes per token for norms, residuals and dropout; 4 f for GeLU, 6 f for SwiGLU;
-                        4 (a + 2 kv) d to arrange q, k, v. Backward 1.5 times that
+                        4 (a + 2 kv) d to arrange q, k, v; 44 f more where experts have biases and a clamped
+                        activation, which in 16 bits no fused kernel does (gpt-oss). Backward 1.5 times that
     tensor parallelism  2 all-reduces of (tokens, h) forward and 2 backward; with sequence parallelism each is a
                         reduce-scatter and an all-gather, and backward gathers once more
-    context parallelism keys and values go round a ring while their predecessors are used
-    experts             a dispatch and a combine forward, two backward
+    context parallelism keys and values go round a ring while their predecessors are used; uneven under a causal mask
+                        if ranks hold neighbouring tokens (stacks.py)
+    experts             a dispatch and a combine forward, two backward; between nodes they hide behind another
+                        micro-batch's products where stages are interleaved and the stack can do it
 
     t ranks of tensor parallelism divide all but the 22 h, which sequence parallelism divides too.
 
@@ -17,6 +20,8 @@ A pass takes about as long as the host needs to launch its kernels, if that is l
 Rounded at the corner, hypot(GPU, host): a layer is many kernels, and some of them are small. Fused backward recomputes
 the scores: 2.5 times forward; other products 2.
 
+Experts' biases and clamps: openai/gpt-oss, gpt_oss/torch/model.py; which recipes overlap the all-to-all, and which run
+from captured graphs: NVIDIA-NeMo/Megatron-Bridge scripts/performance/configs.
 Sources: Narayanan et al. 2021, Korthikanti et al. 2022 (operations, what tensor and sequence parallelism send); Dao
 2023 for fused attention; the byte counts are of the operations listed, each tensor read and written once in 16 bits.
 """
@@ -26,6 +31,8 @@ from typing import NamedTuple
 
 from lib.cost import network
 from lib.cost.matmul import experts, products
+
+CLAMPED = 44  # bytes per hidden number: two biases, two clamps, a sigmoid, its scale, three products, unfused
 
 
 class Times(NamedTuple):
@@ -91,19 +98,25 @@ def layer(model, plan, gpu, stack, k):
     exchange, routed = 0.0, tokens * model.topk / tp
     if model.experts:
         # routed: (T topk / tp,) copies of tokens on each rank, if all experts are chosen alike
-        pairs = [experts(model.mlp_matrices(model.ffn), routed, model.experts / plan.ep, gpu, *how)]
-        pairs += [multiply(model.mlp_matrices(model.shared_ffn))] if model.shared_ffn else []
-        exchange = 2 * network.all_to_all(gpu, plan.ep, model.topk, 2 * tokens / tp * h, k.network)
+        pairs = [experts(model.expert_matrices(), routed, model.experts / plan.ep, gpu, *how)]
+        pairs.append(multiply(model.shared_matrices()))
+        exchange = 2 * network.all_to_all(gpu, plan.ep, model.topk, 2 * tokens / tp * model.travelling, k.network)
+        if stack.expert_overlap and plan.v > 1 and plan.ep > gpu.per_node:
+            exchange = max(0.0, exchange - k.hidden * (forward + sum(f for f, _ in pairs)))
     else:
-        pairs = [multiply(model.mlp_matrices(model.ffn))]
+        pairs = [multiply(model.expert_matrices())]
     forward, backward = forward + sum(f for f, _ in pairs), backward + sum(b for _, b in pairs)
 
     attended, softmax = scores(model, plan, gpu, stack, k, tokens)
+    attended *= 1 if stack.even_context else 2 - 1 / plan.cp
     whole = tp if plan.sequence_parallel else 1
-    activation = (6 if model.gated else 4) * model.ffn * max(1, model.topk) / tp
+    width = 6 if model.gated else 4
+    if model.biased and plan.precision in ("bf16", "fp16"):
+        width += CLAMPED
+    activation = width * model.ffn * max(1, model.topk) / tp
     arranged = 4 * (model.heads + 2 * model.kv_heads) * model.head_dim / tp
     moved = k.unfused * tokens * (22 * h / whole + activation + arranged) / memory
-    moved += 8 * routed * h / memory  # tokens into the experts' order and back
+    moved += 8 * routed * model.travelling / memory  # tokens into the experts' order and back
 
     reduced = network.all_reduce(gpu, tp, 1, 2 * tokens * h, k.network) * (1 - stack.tp_overlap)
     apart = model.experts and plan.ep > 1  # then tp splits the experts' tokens, not their weights: nothing to reduce

@@ -69,12 +69,14 @@ def experts(matrices, tokens, local, gpu, precision, k, written=2):
     """(forward, backward) seconds of an expert layer: `tokens` divided among `local` experts of these matrices.
 
     The experts' products run as one grouped kernel at `grouped` of a large product's rate; every expert's weights are
-    read, however few tokens it gets.
+    read, however few tokens it gets. In 8 and 4 bits each expert's operands are converted apart, which takes `convert`
+    seconds forward and as many again backward; 4 bits are no faster than 8 then (Nemotron 3 Super, published in both).
     """
-    flops, memory = rate(gpu, precision, k) * k.grouped, k.hbm * gpu.hbm
-    if precision in ("fp8", "fp4"):
+    narrow = precision in ("fp8", "fp4")
+    flops, memory = rate(gpu, "fp8" if narrow else precision, k) * k.grouped, k.hbm * gpu.hbm
+    if narrow:
         flops *= k.grouped_fp8
-    forward = gradients = 0.0
+    forward = gradients = k.convert * local if narrow else 0.0
     for n, m in matrices:
         arithmetic, passed = 2 * tokens * n * m / flops, 2 * tokens * (n + m)
         forward += hypot(arithmetic, (passed + 2 * local * n * m) / memory)

@@ -9,8 +9,8 @@
     activations   what a layer keeps of b s / cp tokens (kept.py),   tp; norms' and residuals' only with sequence
                   each layer of the stage, a mixture's first as      parallelism; pp, times the micro-batches in flight;
                   dense as they are, each micro-batch in flight;     experts' copies of tokens: tp, not ep, as a rank
-                  under torch's pipelining also a place for all      gets as many as it sends away
-                  that neighbours send in a step
+                  under torch's pipelining also a place for all      gets as many as it sends away; less the share
+                  that neighbours send in a step                     `offload` that goes to the host
     logits        the vocabulary's product and what the loss makes   tp, cp; on the last stage
                   of it
     working       what comes and goes: a layer being recomputed; the gradient of the largest matrix before it is added
@@ -73,7 +73,7 @@ def stage_memory(model, plan, stack, stage, layers=None):
     plain = model.plain_on(layers)[stage]  # a mixture's dense layers
     kinds = [(each, n) for each, n in ((model, layers[stage] - plain), (model.plain, plain)) if n]
     kept = sum(n * kept_bytes(each, plan, stack) for each, n in kinds)
-    found["activations"] = kept * tokens * in_flight(plan, stage)
+    found["activations"] = kept * tokens * in_flight(plan, stage) * (1 - plan.offload)
     found["activations"] += received_bytes(model, plan, stage, tokens) if stack.kept_logit_bytes else 0.0
     largest = max((layer_bytes(each, plan, stack) for each, _ in kinds), default=0.0)
     again = largest * tokens if plan.recompute == "full" else 0.0

@@ -22,6 +22,7 @@ class Parameters(NamedTuple):
     fp4: float  # the same for fp4
     grouped: float  # experts' products: rate, relative to one product of that size
     grouped_fp8: float  # and in fp8 and fp4, where small experts pay for conversion, relative to that
+    convert: float  # seconds in which an expert on a rank has its operands put into fp8 or fp4, forward
     ramp: float  # steps of the inner dimension that starting a tile and writing it take
     hbm: float  # share of the memory's bandwidth that kernels reach
     unfused: float  # bytes of elementwise kernels, relative to a count of what must move

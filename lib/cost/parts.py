@@ -1,7 +1,7 @@
 """Which parameters a rank holds, and on how many ranks the same lie: one table for memory and for the exchange.
 
     part      parameters                                                     divided by    the same on
-    cut       attention; the MLP, in a mixture the shared expert             tp  pp        dp cp
+    cut       attention; the MLP, in a mixture what all tokens visit         tp  pp        dp cp
     whole     norms, the router, latent attention's thin first matrices      pp            dp cp   (each tp rank)
     experts   E of each mixture's layer                                      ep  pp        dp cp tp / ep
     ends      the embedding on the first stage, the head on the last         tp            dp cp

@@ -36,6 +36,7 @@ class Plan:
     sequence_parallel: bool = False
     precision: str = "bf16"  # of matrix products; fp8 and fp4 keep bf16 weights for the rest
     schedule: str = "1f1b"
+    offload: float = 0.0  # share of the activations that goes to the host's memory and back
 
     @property
     def gpus(self):
@@ -76,4 +77,5 @@ class Plan:
         degrees = {"tp": self.tp, "pp": self.pp, "dp": self.dp, "cp": self.cp, "ep": self.ep, "v": self.v}
         text = " ".join(f"{name}{size}" for name, size in degrees.items() if size > 1 or name in ("tp", "pp", "dp"))
         sp = " sp" if self.sequence_parallel else ""
-        return f"{text} b{self.micro_batch} zero{self.zero} recompute={self.recompute}{sp}"
+        away = f" offload={self.offload:.0%}" if self.offload else ""
+        return f"{text} b{self.micro_batch} zero{self.zero} recompute={self.recompute}{sp}{away}"

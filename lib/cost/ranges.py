@@ -1,80 +1,129 @@
 """How sure a prediction is: the range that holds 80 % of published runs, from the errors on runs that were not fitted.
 
-    e_j = | log measured_j / predicted_j |      row j predicted by parameters fitted without its configuration group
-    low, high = predicted x exp(-q), x exp(q)   q: the 12th smallest e of the 14 nearest rows, for (14 + 1) x 0.8 = 12
+    e_j = | log measured_j / predicted_j |     row j predicted by parameters fitted without its configuration group
+    s_j = (a + b mixture_j + c launch_j) r     how large e_j is expected to be; launch: the share of the step in which
+                                               the GPU waits for the host; a, b, c: least squares
+    r = (n mean e / mean s + 6) / (n + 6)      of the n other configurations of the same publisher, drawn towards 1
+    low, high = predicted x exp(-q s), x exp(q s)        q: what 80 % of all e_j / s_j are at most
 
-Nearest: rows of the same source first, then of the same kind (family of GPU, precision, mixture or not), then of like
-size: doublings between degrees, micro-batch, width, length and GPUs are added up (root of the sum of squares).
+So a range says what the row says: mixtures, and steps that wait for the host, are predicted less well than others, and
+some publishers' runs less well than other publishers'. No source counts as more than 25 rows. For memory nothing is
+fitted, so e_j is the error as it is, and s_j = a r.
 
 A plan that nobody has run has no source, so no factor of its stack either. There e_j is the error that row j has with
-the planner's factor instead of its own, and each of the 14 nearest sources gives one row: what differs from cluster to
-cluster and from stack to stack counts too. For memory nothing is fitted, so e_j is the error as it is.
+the planner's factor instead of its own, r is 1, and every source counts alike: what differs from cluster to cluster and
+from stack to stack counts too.
 
-Source of the rule: split conformal prediction (Vovk et al. 2005; Lei et al. 2018), with neighbours for local width. The
-errors are in data/residuals.csv, written by `python -m lib.cost fit`.
+Source of the rule: split conformal prediction with normalised residuals (Lei et al. 2018, section 5.2). The errors are
+in data/residuals.csv, written by `python -m lib.cost fit`.
 """
 
 import csv
 import functools
-from math import exp, log, log2
+from math import exp, log
+from typing import NamedTuple
 
 import numpy as np
 
 from lib.cost.published import DATA
+from lib.cost.step import step_seconds
 
-NEAR, SHARE = 14, 0.8
-APART = {"source": 4.0, "family": 4.0, "mixture": 4.0, "precision": 2.0}  # what a difference counts, in doublings
-SIZES = {
-    "gpus": 0.5, "tp": 1.0, "pp": 1.0, "cp": 1.0, "ep": 1.0, "micro_batch": 1.0, "micro_batches": 0.25,
-    "hidden": 1.0, "layers": 0.5, "seq": 1.0,
-}  # fmt: skip
-COLUMNS = ["kind", "source", "row", "family", "precision", "mixture", *SIZES, "error", "unseen_stack"]
+SHARE = 0.8  # of the runs
+DRAWN = 6  # configurations' worth of belief that a publisher is like all others
+MOST = 25  # rows that a source counts as
+COLUMNS = ["kind", "source", "row", "group", "mixture", "launch", "error", "unseen_stack"]
 
 
-def features(task, source=None):
-    """{column: text or number}: what nearness is about. task: (Model, Plan, GPU, Stack)."""
-    model, plan, gpu, _ = task
-    kind = {"source": source, "family": gpu.family, "precision": plan.precision, "mixture": int(bool(model.experts))}
-    sizes = {key: getattr(plan if hasattr(plan, key) else model, key) for key in SIZES}
-    return {**kind, **sizes}
+class Errors(NamedTuple):
+    """What is known of one kind of prediction."""
+
+    coefficients: np.ndarray  # a, b, c
+    publishers: dict  # {publisher: (configurations, mean e / mean s)}
+    q: float  # for a known publisher
+    unseen: float  # for a run of nobody's
+
+
+def publisher(source):
+    """Who published a source: "mbridge" of "mbridge-26.04"."""
+    return source.split("-")[0]
+
+
+def features(kind, task):
+    """[1, mixture, launch]; of memory [1, 0, 0]: what the size of an error depends on.
+
+    task: (Model, Plan, GPU, Stack).
+    """
+    if kind == "memory":
+        return [1.0, 0.0, 0.0]
+    seconds = step_seconds(*task)
+    return [1.0, float(bool(task[0].experts)), seconds["launch"] / sum(seconds.values())]
 
 
 def half_width(kind, task, source=None):
-    """q: predicted x exp(-q) to predicted x exp(q) holds 80 % of such runs.
+    """q s: predicted x exp(-q s) to predicted x exp(q s) holds 80 % of such runs.
 
     kind: "time" or "memory"; source: of a published row, a run of its own kind otherwise.
     Raises ValueError for a kind of which no errors are known.
     """
-    return _half_width(kind, tuple(features(task, source).items()))
+    known = _errors(kind)
+    s = float(scale(features(kind, task), known.coefficients))
+    found = known.publishers.get(publisher(source)) if source else None
+    return known.q * s * drawn(*found) if found else known.unseen * s
 
 
-@functools.lru_cache(maxsize=4096)
-def _half_width(kind, items):
-    asked, (of_kind, sizes, errors, unseen) = dict(items), _table(kind)
-    own = np.array([log2(asked[key]) for key in SIZES])
-    far = np.sqrt((((sizes - own) * list(SIZES.values())) ** 2).sum(axis=1))
-    for key, doublings in APART.items():
-        far = far + doublings * (of_kind[key] != str(asked[key]))
-    order = np.argsort(far, kind="stable")
-    if asked["source"] in of_kind["source"]:
-        nearest = errors[order[:NEAR]]
-    else:
-        _, first = np.unique(of_kind["source"][order], return_index=True)
-        nearest = unseen[order[np.sort(first)[:NEAR]]]
-    rank = min(len(nearest), -int(-(len(nearest) + 1) * SHARE // 1))  # rounded up
-    return float(np.sort(nearest)[rank - 1])
+def scale(found, coefficients):
+    """s without r, of [1, mixture, launch] or of rows of these."""
+    return np.maximum(0.01, np.asarray(found) @ coefficients)
+
+
+def drawn(n, ratio):
+    """r, from n configurations whose errors are `ratio` times as large as expected."""
+    return (n * ratio + DRAWN) / (n + DRAWN)
 
 
 @functools.cache
-def _table(kind):
-    """({text column: (rows,)}, sizes in doublings (rows, SIZES), errors (rows,), errors with an unseen stack)."""
+def _errors(kind):
+    """Errors of all rows of data/residuals.csv."""
+    return errors_of(read(kind))
+
+
+def read(kind):
+    """[row of data/residuals.csv] of one kind. Raises ValueError if there is none."""
     with open(DATA / "residuals.csv", newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["kind"] == kind]
     if not rows:
         raise ValueError(f"no errors of kind {kind!r} in lib/cost/data/residuals.csv: use time or memory")
-    text = {key: np.array([row[key] for row in rows]) for key in APART}
-    sizes = np.log2([[float(row[key]) for key in SIZES] for row in rows])
-    return text, sizes, *(np.array([float(row[key]) for row in rows]) for key in ("error", "unseen_stack"))
+    return rows
+
+
+def errors_of(rows):
+    """Errors of `rows`, of data/residuals.csv."""
+    column = lambda key: np.array([float(row[key]) for row in rows])
+    sources, e, unseen = [row["source"] for row in rows], column("error"), column("unseen_stack")
+    count = np.array([sources.count(source) for source in sources])
+    w = np.sqrt(np.minimum(1, MOST / count))
+    x = np.stack([np.ones(len(rows)), column("mixture"), column("launch")], 1)
+    coefficients = np.linalg.lstsq(x * w[:, None], np.minimum(e, 0.6) * w, rcond=None)[0]
+    s = scale(x, coefficients)
+    groups = {}  # {publisher: {configuration: [rows]}}
+    for j, row in enumerate(rows):
+        groups.setdefault(publisher(row["source"]), {}).setdefault(row["group"], []).append(j)
+    publishers, r = {}, np.ones(len(rows))
+    for name, of in groups.items():
+        pairs = np.array([[e[js].mean(), s[js].mean()] for js in of.values()])
+        total = pairs.sum(0)
+        publishers[name] = len(of), total[0] / total[1]
+        for pair, js in zip(pairs, of.values(), strict=True):  # the others of the publisher
+            rest = total - pair
+            r[js] = drawn(len(of) - 1, rest[0] / rest[1]) if len(of) > 1 else 1.0
+    return Errors(coefficients, publishers, _most(e / (s * r), w**2), _most(unseen / s, 1 / count))
+
+
+def _most(values, weights):
+    """What SHARE of the values, by weight, are at most."""
+    order = np.argsort(values)
+    share = np.cumsum(weights[order]) / weights.sum()
+    return float(values[order][np.searchsorted(share, SHARE)])
 
 
 def around(kind, value, task, source=None):
@@ -83,10 +132,11 @@ def around(kind, value, task, source=None):
     return value * exp(-q), value * exp(q)
 
 
-def residual(kind, source, row, task, ratio, factor=1.0):
+def residual(kind, source, row, group, task, ratio, factor=1.0):
     """One line of data/residuals.csv. ratio: measured / predicted; factor: of the row's stack over the planner's."""
-    found = {"kind": kind, "row": row, **features(task, source)}
-    return {**found, "error": f"{abs(log(ratio)):.4f}", "unseen_stack": f"{abs(log(ratio * factor)):.4f}"}
+    _, mixture, launch = features(kind, task)
+    values = kind, source, row, group, f"{mixture:.0f}", f"{launch:.3f}"
+    return dict(zip(COLUMNS, (*values, f"{abs(log(ratio)):.4f}", f"{abs(log(ratio * factor)):.4f}"), strict=True))
 
 
 def write(rows):
@@ -95,5 +145,4 @@ def write(rows):
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    _table.cache_clear()
-    _half_width.cache_clear()
+    _errors.cache_clear()

@@ -10,13 +10,16 @@ What a source does not state is taken from its stack (stacks.py), or else:
     pp, cp, ep    1
     vp            1; two layers per stage where the stack is known to interleave
     micro_batch   1, or that of the same model in Narayanan et al. 2021, table 1
-    recompute     what the stack does; with ZeRO-3 all layers, if the step does not fit otherwise
+    recompute     what the stack does; with ZeRO-3, if the step does not fit otherwise, all layers; or where the stack
+                  can, none, and what does not fit goes to the host's memory
+    stack         the planner's; of a publisher's source that is not in data/sources.csv the latest that is known
     precision     bf16
 
 What was put in is said (`assumed`). Columns that contradict each other are refused: dp is n_gpus / (tp pp cp), or what
 context ranks are counted as data ranks make of it. The model is read in described.py.
 """
 
+import functools
 import math
 import re
 from dataclasses import replace
@@ -24,10 +27,11 @@ from typing import NamedTuple
 
 from lib.cost.described import EXTRAS, SIZES, Unpredictable, known_model, model_of, number, whole
 from lib.cost.hardware import GPU, gpu
-from lib.cost.memory import peak_bytes
+from lib.cost.memory import memory
 from lib.cost.plan import Plan, slots
+from lib.cost.published import table
 from lib.cost.shapes import Model
-from lib.cost.stacks import Stack, stack_of
+from lib.cost.stacks import DEFAULT_STACK, Stack, stack_of, stacks
 
 PLAIN = {  # a mixture of which no more is known
     "shared_ffn": "no shared expert", "dense_layers": "no dense first layers", "kv_rank": "no latent attention",
@@ -54,9 +58,8 @@ class Job(NamedTuple):
 
 def job(row):
     """The Job that a row describes. Raises Unpredictable."""
-    stack = stack_of(row["source"], row["row"])
-    if stack is None:
-        raise Unpredictable(f"source {row['source']!r}: no stack is known for it, add one to lib/cost/data/stacks.csv")
+    stack = stack_of(row["source"], row["row"], row["gpu"])
+    stack = stack or stacks()[DEFAULT_STACK]
     try:
         device = gpu(row["gpu"])
     except ValueError as problem:
@@ -68,9 +71,16 @@ def job(row):
     return Job(model, plan, device, stack)
 
 
+@functools.cache
+def sources():
+    """Names of the sources whose stacks are known."""
+    return {row["source"] for row in table("sources")}
+
+
 def assumed(row, task):
     """["vocab 51200", ...]: what the row of `task`, a Job, left open, and what was put there."""
     model, plan, base = task.model, task.plan, known_model(row)
+    guessed = [] if row["source"] in sources() else [f"stack {task.stack.name}"]
     empty = lambda key: not str(row.get(key) or "").strip()
     keys = (*SIZES, *EXTRAS) if base else SIZES
     found = [f"{key} {getattr(model, key):g}" for key in keys if empty(key) and getattr(model, key)]
@@ -94,7 +104,7 @@ def assumed(row, task):
     words = (row.get("recompute") or "").strip()
     if not words or (plan.recompute == "none" and set(recompute_words(words)) - {"none", "sp"}):
         found.append(f"recompute {plan.recompute}" + (f" for {words}" if words else ""))
-    return found
+    return guessed + found
 
 
 def precision_of(text):
@@ -185,6 +195,10 @@ def plan_of(row, model, stack, device):
     )  # fmt: skip
     if why := plan.problem(model):
         raise Unpredictable(why)
-    if not text and zero == 3 and plan.recompute == "none" and peak_bytes(model, plan, stack) > 0.95 * device.memory:
-        return replace(plan, recompute="full")
+    if not text and zero == 3 and plan.recompute == "none":
+        parts = memory(model, plan, stack)
+        excess = sum(parts.values()) - 0.95 * device.memory
+        if excess > 0 and stack.offloads and excess < parts["activations"]:
+            return replace(plan, offload=excess / parts["activations"])
+        return replace(plan, recompute="full") if excess > 0 else plan
     return plan

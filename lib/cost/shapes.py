@@ -9,6 +9,8 @@ One layer, per token (2 operations for each weight; s tokens of sequence):
                 SwiGLU  h x f twice, f x h      3 matrices
     MoE         router  h x E,  then topk experts of E, each an MLP of its own, and perhaps one that all tokens visit
 
+LatentMoE (Nemotron 3 Super, arXiv 2604.12374) brings tokens down to a narrower width before they travel to the experts.
+
 h hidden, a heads of d numbers, kv heads of keys and values, f width of the MLP, V vocabulary, L layers, E experts
 
 Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) writes q, k, v as products of two thin matrices with
@@ -26,10 +28,13 @@ from pathlib import Path
 from lib.cost.published import table
 
 LEAST_1 = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "seq")
-LEAST_0 = ("experts", "topk", "shared_ffn", "dense_layers", "dense_ffn", "q_rank", "kv_rank", "rope_dim", "window")
+LEAST_0 = (
+    "experts", "topk", "shared_ffn", "dense_layers", "dense_ffn", "q_rank", "kv_rank", "rope_dim", "window", "latent",
+)  # fmt: skip
+FLAGS = ("gated", "tied", "biased")
 NEEDS = {  # sizes that say nothing without another
     "shared_ffn": "experts", "dense_layers": "dense_ffn", "dense_ffn": "experts", "q_rank": "kv_rank",
-    "rope_dim": "kv_rank",
+    "rope_dim": "kv_rank", "latent": "experts",
 }  # fmt: skip
 
 
@@ -57,6 +62,8 @@ class Model:
     kv_rank: int = 0  # latent attention where it is not 0
     rope_dim: int = 0
     window: int = 0  # every other layer attends to the last `window` tokens only
+    latent: int = 0  # width that tokens are brought down to before they travel to the experts (LatentMoE)
+    biased: bool = False  # experts' products add biases, and their activation is clamped: no fused kernel does it
 
     def problem(self):
         """Why no transformer has these sizes, and which to change; None if one can."""
@@ -64,7 +71,7 @@ class Model:
             size, least = getattr(self, key), int(key in LEAST_1)
             if not isinstance(size, int) or size < least:
                 return f"{key} is {size!r}: it should be a whole number{' above 0' if least else ''}"
-        for key in ("gated", "tied"):
+        for key in FLAGS:
             if getattr(self, key) not in (0, 1):
                 return f"{key} is {getattr(self, key)!r}: it should be 1 or 0"
         if self.heads % self.kv_heads:
@@ -86,7 +93,7 @@ class Model:
         """The Model whose layers all are as a mixture's first, dense layers; None if it has none."""
         if not (self.experts and self.dense_layers):
             return None
-        return replace(self, experts=0, topk=0, shared_ffn=0, ffn=self.dense_ffn, dense_layers=0, dense_ffn=0)
+        return replace(self, experts=0, topk=0, shared_ffn=0, ffn=self.dense_ffn, dense_layers=0, dense_ffn=0, latent=0)
 
     def plain_on(self, layers):
         """[dense layers on each stage] of a mixture, for [layers on each stage]."""
@@ -102,9 +109,24 @@ class Model:
             return [*q, (h, self.kv_rank + self.rope_dim), (self.kv_rank, a * 2 * d), (a * d, h)]
         return [(h, (a + 2 * self.kv_heads) * d), (a * d, h)]
 
-    def mlp_matrices(self, width):
+    @property
+    def travelling(self):
+        """Numbers of a token that an expert sees."""
+        return self.latent or self.hidden
+
+    def mlp_matrices(self, width, hidden=None):
         """[(inputs, outputs)] of an MLP of this width. SwiGLU's first two are one matrix of twice the width."""
-        return [(self.hidden, (2 if self.gated else 1) * width), (width, self.hidden)]
+        hidden = hidden or self.hidden
+        return [(hidden, (2 if self.gated else 1) * width), (width, hidden)]
+
+    def expert_matrices(self):
+        """[(inputs, outputs)] of one expert, or of the dense MLP."""
+        return self.mlp_matrices(self.ffn, self.travelling)
+
+    def shared_matrices(self):
+        """[(inputs, outputs)] that all tokens of a mixture visit: the shared expert, to the latent width and back."""
+        latent = [(self.hidden, self.latent), (self.latent, self.hidden)] if self.latent else []
+        return (self.mlp_matrices(self.shared_ffn) if self.shared_ffn else []) + latent
 
     @functools.cached_property
     def attention_parameters(self):
@@ -119,12 +141,12 @@ class Model:
     @functools.cached_property
     def expert_parameters(self):
         """Of one expert, or of the dense MLP."""
-        return sum(n * k for n, k in self.mlp_matrices(self.ffn))
+        return sum(n * k for n, k in self.expert_matrices())
 
     @functools.cached_property
     def shared_parameters(self):
-        """What a mixture's layer has beside experts: the shared expert and the router."""
-        return sum(n * k for n, k in self.mlp_matrices(self.shared_ffn)) + self.hidden * self.experts
+        """What a mixture's layer has beside experts: what all tokens visit, and the router."""
+        return sum(n * k for n, k in self.shared_matrices()) + self.hidden * self.experts
 
     @functools.cached_property
     def dense_mlp_parameters(self):
@@ -176,7 +198,7 @@ def shape(name, layers, hidden, heads, vocab, seq, **more):
     model = Model(name, layers, hidden, heads, vocab=vocab, seq=seq, **{"tied": not sizes["gated"], **sizes})
     if why := model.problem():
         raise ValueError(f"model {name!r}: {why}")
-    return replace(model, gated=bool(model.gated), tied=bool(model.tied))
+    return replace(model, **{key: bool(getattr(model, key)) for key in FLAGS})
 
 
 @functools.cache

@@ -7,6 +7,11 @@ Time
     interleaves         1 if it interleaves pipeline stages where the row does not say how many
     tp_overlap          share of tensor parallelism's collectives that is hidden behind products
     dp_overlap          1 if gradients are exchanged during backward
+    expert_overlap      1 if, of interleaved stages, one micro-batch's all-to-all between nodes hides behind another's
+                        products
+    even_context        0 if context ranks hold neighbouring tokens: under a causal mask the last has 2 - 1/cp times the
+                        scores of the mean
+    offloads            1 if activations that do not fit go to the host's memory, rather than being recomputed
     scatter_gather      1 if pipeline messages are split over the tensor ranks
     splits_batch        1 if a rank's batch is cut into as many micro-batches as there are stages (torchtitan)
     gradient_bytes      per parameter, in which gradients are summed and exchanged
@@ -65,6 +70,9 @@ class Stack(NamedTuple):
     launch_moe: float = 1.0
     kept_logit_bytes: float = 0.0
     splits_batch: int = 0
+    expert_overlap: int = 0
+    offloads: int = 0
+    even_context: int = 1
 
     @property
     def transformer_engine(self):
@@ -91,12 +99,12 @@ def stacks():
     return found
 
 
-def stack_of(source, row=""):
-    """The Stack that a published row ran on: of the patterns that begin "source:row" the longest; None if none does."""
+def stack_of(source, row="", gpu=""):
+    """The Stack that a published row ran on: of the patterns that begin "source:row gpu" the longest; None if none."""
     fits = [
         (len(pattern), stack)
         for stack in stacks().values()
         for pattern in stack.rows
-        if fnmatchcase(f"{source}:{row}", pattern + "*")
+        if fnmatchcase(f"{source}:{row} {gpu}", pattern + "*")
     ]
     return max(fits, key=lambda fit: fit[0])[1] if fits else None

@@ -5,6 +5,7 @@
     pipeline  m max(S)  +  (sum of the other stages' S - w W) / v        filling and draining, v stages on each rank
               zero-bubble schedules fill it with W, the weights' gradients: w = 2 (ZB-1p, ZB-H1), 3 (ZB-V)
     sharding  gradients and weights between data ranks, less what is hidden (sharding.py)
+    offload   activations to the host and back, where they do not fit: all of it is waited for
     optimizer 40 bytes read or written for each parameter that the rank updates
     step      (pipeline + sharding + optimizer)  x  factor of the stack  x  (1 + straggler log2(nodes))
 
@@ -18,6 +19,7 @@ but the messages. Source of w: Qi et al. 2024, sections 2.3 and 6 (bubbles.py ha
 from math import log2
 
 from lib.cost import network
+from lib.cost.kept import kept_bytes
 from lib.cost.layer import Times, layer
 from lib.cost.matmul import products
 from lib.cost.parameters import parameters
@@ -82,6 +84,9 @@ def step_seconds(model, plan, gpu, stack, k=None, one=None):
     held = fullest * dense + (max(counts) - fullest) * plain_dense + model.embedding_parameters / tp
     seconds["optimizer"] = OPTIMIZER_BYTES * (held / ranks[0] + fullest * expert / ranks[1]) / memory
 
+    if plan.offload:
+        away = plan.offload * kept_bytes(model, plan, stack) * plan.micro_batch * model.seq / plan.cp * counts[slow]
+        seconds["offload"] = 2 * m * away / gpu.host
     slower = factor * (1 + k.straggler * log2(max(1, plan.gpus / gpu.per_node)))
     return {name: slower * value for name, value in seconds.items()}
 

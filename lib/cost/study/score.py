@@ -125,17 +125,22 @@ def cross_validated(cases=None, folds=FOLDS, rounds=3):
     return cases, predicted
 
 
-def residuals():
-    """[row of data/residuals.csv]: errors of step times, cross-validated, and of peak memory."""
-    cases, predicted = cross_validated()
+def residuals(predicted=None):
+    """[row of data/residuals.csv]: errors of step times, cross-validated, and of peak memory.
+
+    predicted: seconds of each of `fit.cases`, as `cross_validated` gives them; computed if not given.
+    """
+    cases = fit.cases()
+    predicted = cross_validated(cases)[1] if predicted is None else predicted
     factors = parameters().factors
     of = lambda stack: factors.get(stack, 1.0) / factors[DEFAULT_STACK]
     found = [
-        ranges.residual("time", c.source, c.row, c.job, c.seconds / ours, of(c.job.stack.name))
+        ranges.residual("time", c.source, c.row, group(c), c.job, c.seconds / ours, of(c.job.stack.name))
         for c, ours in zip(cases, predicted, strict=True)
     ]
     for c in memory_cases():
-        found.append(ranges.residual("memory", c.source, c.row, c.job, c[3] / peak_bytes(*c.job[:2], c.job.stack)))
+        ratio = c[3] / peak_bytes(*c.job[:2], c.job.stack)
+        found.append(ranges.residual("memory", c.source, c.row, group(c), c.job, ratio))
     return found
 
 
