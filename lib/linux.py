@@ -138,4 +138,5 @@ def _state(path):
 
 
 def _read(path):
-    return (PROC / path).read_text()
+    with open(f"{PROC}/{path}") as file:
+        return file.read()

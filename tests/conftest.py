@@ -70,14 +70,15 @@ def on_gloo():
 
 @pytest.fixture(scope="session", autouse=True)
 def ranks_start_light():
-    """Ranks fork from a server that has imported torch. Here all of it at once, and some of lib, which takes as long.
+    """Ranks fork from a server that has imported torch. Here all of it at once, and what of lib most ranks import.
 
     And a check gives up later, for in one launch it judges many answers, beside other tests on a slow machine.
     """
     from lib.check import framework
     from lib.launch import server
 
-    lib = ["lib.launch.worker", "lib.check.framework", "lib.collectives", "lib.model", "lib.text"]
+    lib = ["lib.launch.worker", "lib.check.framework", "lib.collectives", "lib.model", "lib.text", "lib.hybrid"]
+    lib += [f"lib.check.{name}" for name in ("calls", "footprint", "forward_backward", "pure", "symptoms", "traffic")]
     server.PRELOAD, server.AT_ONCE = [*server.PRELOAD, *lib], True
     framework.TIMEOUT = 60
 

@@ -13,11 +13,6 @@ LIB = Path(__file__).parents[2] / "lib"
 DIAMOND = {"top": {"left", "right", "low"}, "left": {"low"}, "right": {"low"}, "low": set(), "far": {"low"}}
 
 
-def test_the_picture_shows_todays_imports():
-    """Else: `python -m lib.course rooms`."""
-    assert rooms.description(LIB / rooms.NAME) == rooms.in_words(rooms.imports(LIB))
-
-
 def test_what_is_not_drawn_is_reached_by_a_longer_way():
     assert reduced(DIAMOND) == DIAMOND | {"top": {"left", "right"}}
     assert reduced(graph := {"a": {"b"}, "b": set()}) == graph
@@ -28,8 +23,19 @@ def test_a_room_stands_above_what_it_imports_and_as_near_to_who_imports_it():
     assert rows_of({"a": {"b", "e"}, "b": {"c"}, "c": set(), "e": set()}) == {"c": 0, "b": 1, "e": 1, "a": 2}
 
 
-@pytest.mark.parametrize("graph", [DIAMOND, rooms.imports(LIB)], ids=["diamond", "lib"])
-def test_arrows_go_down_and_boxes_stand_apart(graph):
+@pytest.fixture(scope="module")
+def libs():
+    return rooms.imports(LIB)
+
+
+def test_the_picture_shows_todays_imports(libs):
+    """Else: `python -m lib.course rooms`."""
+    assert rooms.description(LIB / rooms.NAME) == rooms.in_words(libs)
+
+
+@pytest.mark.parametrize("which", ["diamond", "lib"])
+def test_arrows_go_down_and_boxes_stand_apart(which, libs):
+    graph = DIAMOND if which == "diamond" else libs
     drawn = reduced(graph)
     layers = Layers(drawn, {room: 0.1 * len(room) for room in graph}, 0.1)
     assert {(line[0], line[-1]) for line in layers.lines} == {(a, b) for a in drawn for b in drawn[a]}
