@@ -67,6 +67,12 @@ def halving_doubling_sent(n, N):
     return max(max(sent(r) for r in range(p)), n if p < N else 0)
 
 
+# exercise: lab0.ring_time
+def ring_time(n_bytes, N, alpha, beta):
+    """Seconds of a ring all-reduce of n_bytes over N ranks, in chunks of exactly n_bytes / N."""
+    return 2 * (N - 1) * (alpha + n_bytes / N * beta)
+
+
 COST = {
     "broadcast": Cost(
         rounds=lambda N: L(N),
@@ -135,14 +141,13 @@ COST = {
         rounds=lambda N: 2 * (N - 1),
         sent=ring_sent,  # 2(N-1)/N n where N divides n
         total=lambda n, N: 2 * (N - 1) * n,
-        # exercise: lab0.ring_time
-        time=lambda n_bytes, N, alpha, beta: 2 * (N - 1) * (alpha + n_bytes / N * beta),
+        time=ring_time,
     ),
     "direct": Cost(
         rounds=lambda N: 2 * (N - 1),
         sent=lambda n, N: n + (N - 2) * max(chunk_sizes(n, N)),  # all chunks but its own, and that one N-1 times
         total=lambda n, N: 2 * (N - 1) * n,
-        time=lambda n_bytes, N, alpha, beta: 2 * (N - 1) * (alpha + n_bytes / N * beta),
+        time=ring_time,  # as many rounds, of messages as long
     ),
     "recursive_doubling": Cost(
         rounds=lambda N: L(P(N)) + 2 * folded(N),

@@ -26,6 +26,8 @@ communicates, or on few rows. Sources: Li et al. 2020, "PyTorch Distributed", fo
 
 from typing import NamedTuple
 
+from lib.collectives.cost import COST
+
 
 class Step(NamedTuple):
     """Seconds of one step on each rank."""
@@ -54,7 +56,7 @@ class Step(NamedTuple):
 def ring_time(n_bytes, N, link):
     """Seconds of a ring all-reduce of n_bytes over N ranks."""
     alpha, beta = link
-    return 2 * (N - 1) * (alpha + n_bytes / N * beta)
+    return COST["ring"].time(n_bytes, N, alpha, beta)
 
 
 def bucketed_step(rows, N, n_bytes, compute, link, buckets):

@@ -32,6 +32,7 @@ NAME = "LAB_RUN"
 START = "import sys, lib.course, pytest; sys.exit(pytest.main())"  # lib.course: see there what it leaves out
 OPTIONS = ["-p", "nbval.plugin", "-p", "lib.course.nbval_plugin", "-p", "no:cacheprovider", "-c", os.devnull]
 OPTIONS += ["-q", "--color=no", "--nbval-lax", "--nbval-current-env"]
+LONGEST = 40  # characters of a temporary folder below which sockets of ranks find room, with 60 of their own
 BOOK_BYTES = 20_000_000  # of what was written about cells; nobody's cells need more
 
 
@@ -77,7 +78,7 @@ def run(
     Raises CourseError if nbval could not run the notebook at all.
     """
     name = uuid.uuid4().hex
-    with tempfile.TemporaryDirectory(prefix="lab-run-") as at:
+    with tempfile.TemporaryDirectory(prefix="lab-run-", dir=_short()) as at:
         folder = Path(at).resolve()
         book, log = folder / "cells.jsonl", folder / "log.txt"
         env = {NAME: name, "LAB_CELLS": str(book), "LAB_REPORT": str(folder / "report.jsonl"), "LAB_STATIC": "1"}
@@ -119,6 +120,12 @@ def run(
         left = [cell.id for cell in notebook.read(path).cells if cell.cell_type == "code" and cell.id not in ran]
         cells += [Cell(name, "kernel died", "the process that runs the notebook was killed", []) for name in left[:1]]
     return Run({cell.cell: cell for cell in cells}, cut)
+
+
+def _short() -> str | None:
+    """Where ranks can put their sockets, whose paths have 107 characters at most; None: where all else goes."""
+    long = len(tempfile.gettempdir()) > LONGEST and os.access("/tmp", os.W_OK)
+    return "/tmp" if long else None
 
 
 def _stop_keeper(process: subprocess.Popen) -> None:

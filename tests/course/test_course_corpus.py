@@ -7,7 +7,10 @@ the larger, and the one of Lab 0, are slow.
 import copy
 import json
 import os
+import socket
 from collections import namedtuple
+from dataclasses import replace
+from pathlib import Path
 
 import nbformat
 import psutil
@@ -16,6 +19,7 @@ from class_tools import RIGHT, contents, hand_in, left_running, solved, terms
 from toy_lab import by_id, code
 
 from lib.course import classroom, grade, isolate, notebook, submissions
+from lib.course.notebook import CourseError
 
 MARK = f"600.{os.getpid()}"  # seconds that what is left behind sleeps: its name here
 OUTSIDE = f"/tmp/lab-corpus-{os.getpid()}"
@@ -108,7 +112,21 @@ CORPUS = {
     "answer_as_text": Case(changed(lambda nb: by_id(nb, "double").update(cell_type="markdown")), NO_DOUBLE, "missing"),
     "extra_cells": Case(changed(lambda nb: nb.cells.insert(0, code("mine", "import os; os._exit(1)"))), FULL),
     "other_kernel": Case(changed(lambda nb: nb.metadata.update(kernelspec={"name": "julia-1.9"})), FULL),
-    "prints_50_MB": Case(double("for _ in range(500): print('x' * 100_000)", "return 2 * x"), NO_DOUBLE, "printed"),
+    "prints_100_MB": Case(double("for _ in range(1000): print('x' * 100_000)", "return 2 * x"), NO_DOUBLE, "printed"),
+    "exit": Case(double("exit()"), NO_DOUBLE, "the kernel died"),
+    "exit_in_its_cell": Case(double("return 2 * x", before="exit()"), FULL),
+    "sleeps": Case(double("import time", "time.sleep(100_000)"), NO_DOUBLE, "ran longer than 4 s"),
+    "fills_the_disk": Case(
+        double("for n in range(100): open(f'big{n}', 'wb').write(b'x' * 10**7)", "return 2 * x"), NO_DOUBLE, "No space"
+    ),
+    "deletes_its_notebook": Case(
+        double(
+            "for path in pathlib.Path().rglob('*'): path.unlink() if path.is_file() else None",
+            *("assert not os.listdir()", "return 2 * x"),
+            before="import os, pathlib",
+        ),
+        FULL,
+    ),
     "writes_50_MB_to_its_streams": Case(
         double("import os", "for _ in range(100): os.write(1, b'x' * 500_000)", "return 2 * x"), FULL
     ),
@@ -140,7 +158,13 @@ CORPUS = {
         FULL,
     ),
 }
-LINUX_SEALED = ("reads_the_hidden_tests", "kills_all", "writes_outside")  # prevented there; open machines document it
+# Prevented there; on machines that are open, what is tried succeeds.
+LINUX_SEALED = (
+    "reads_the_hidden_tests",
+    "kills_all",
+    "writes_outside",
+    "fills_the_disk",
+)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +178,7 @@ def graded(request, toy_root, tmp_path_factory):
             at = tmp_path_factory.mktemp("corpus")
             solutions = str(toy_root / "solutions")
             chosen = {name: case for name, case in CORPUS.items() if case.slow == slow or name == "correct"}
-            chosen = {n: case for n, case in chosen.items() if isolate.held().sealed or n not in LINUX_SEALED}
+            chosen = {n: case for n, case in chosen.items() if isolate.held().how != "open" or n not in LINUX_SEALED}
             made = {name: case.submission(unsolved) for name, case in chosen.items()}
             if "reads_the_hidden_tests" in made:
                 cell = by_id(made["reads_the_hidden_tests"], "double")
@@ -177,7 +201,7 @@ def graded(request, toy_root, tmp_path_factory):
     "name", [pytest.param(name, marks=[pytest.mark.slow] if case.slow else []) for name, case in CORPUS.items()]
 )
 def test_a_broken_submission_gets_its_points(graded, name):
-    if name in LINUX_SEALED and not isolate.held().sealed:
+    if name in LINUX_SEALED and isolate.held().how == "open":
         pytest.skip(f"not prevented on this machine: {isolate.held().says}")
     case = CORPUS[name]
     result = graded(case.slow)[name]
@@ -193,6 +217,60 @@ def test_the_others_keep_all_their_points_and_nothing_is_left(graded, slow):
     assert graded(slow)["correct"]["points"] == 100
     assert left_running(MARK) == [] and not os.path.exists(OUTSIDE)
     assert not [child for child in psutil.Process().children(recursive=True) if "pytest" in " ".join(child.cmdline())]
+
+
+SPY = """
+import os, pathlib, socket
+
+def tried(act):
+    try:
+        act()
+        return True
+    except OSError:
+        return False
+
+def may_write():
+    for folder, folders, names in os.walk("/"):
+        folders[:] = [name for name in folders if (folder, name) not in {("/", "proc"), ("/", "sys")}]
+        paths = [folder, *(f"{folder}/{name}" for name in names)]
+        yield from (path for path in paths if os.access(path, os.W_OK) and not os.path.islink(path))
+
+def double(x):
+    own = os.getcwd(), os.environ["LAB_REPORT"], os.environ["LAB_CELLS"]
+    found = [f"reads {path}" for path in READS if os.path.isfile(path) or os.path.isdir(path) and os.listdir(path)]
+    free = (*own, "/dev/")
+    found += [f"writes {path}" for path in may_write() if not path.startswith(free)]
+    found += [f"connects to {place}" for place in PLACES if tried(lambda: socket.create_connection(place, timeout=5))]
+    found += [f"kills {pid}" for pid in PIDS if tried(lambda: os.kill(pid, 0))]
+    found += [] if len([name for name in os.listdir("/proc") if name.isdigit()]) < 9 else ["sees processes"]
+    assert not found, found
+    assert not [*pathlib.Path().rglob("*.ipynb")]  # no check is there to be read either
+    return x + x
+"""
+
+
+@pytest.mark.parametrize("sandbox", ["bubblewrap", "sealed"])
+def test_what_a_submission_can_still_reach_is_its_folder_its_report_and_lib(toy_root, tmp_path, unsolved, sandbox):
+    try:
+        isolate.held(sandbox)
+    except CourseError as error:
+        pytest.skip(f"not run: {error}")
+    folder, out, earlier = tmp_path / "in", tmp_path / "out", tmp_path / "last year" / "points.csv"
+    hand_in(folder, another=b"{")
+    (out / "students").mkdir(parents=True)
+    for path in (out / "points.csv", out / "students" / "ada.json", earlier):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("70")
+    beside = [root / name for root in (toy_root, notebook.ROOT) for name in ("solutions", "labs", "tests", ".git")]
+    reads = [folder / "another.ipynb", folder, out, out / "points.csv", earlier, *beside, Path.home() / ".ssh"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        places = [server.getsockname(), ("192.0.2.1", 80)]
+        known = f"READS, PLACES = {[str(path) for path in reads]!r}, {places!r}\nPIDS = {[os.getpid()]!r}\n"
+        hand_in(folder, spy=solved(unsolved, double=known + SPY))
+        by = replace(terms(toy_root, cell_timeout=100.0), sandbox=sandbox)
+        records = classroom.grade_class(folder, out, by, jobs=2)
+    assert [row["message"] for row in records[1]["result"]["exercises"]] == ["", "", ""]
+    assert records[1]["result"]["points"] == 100
 
 
 MEDDLE = """

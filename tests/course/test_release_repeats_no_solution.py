@@ -14,6 +14,7 @@ from lib.course.notebook import ROOT
 from lib.course.withhold import marked
 
 LONG = {"lib/check": 150, "": 170}  # characters of a shape; in the checks, less is too much
+WHOLE = 60  # characters of the shape of a function's whole body
 NO_IDEA = ("rank, world_size = dist.get_rank(group), dist.get_world_size(group)",)  # any function on ranks begins so
 SIBLINGS = {"lib/collectives/tree.py": "reduce, which no lab asks for, is broadcast backward"}
 
@@ -73,6 +74,19 @@ def solutions():
     return found
 
 
+def bodies(source):
+    """{its shape: line} of the whole body of each function, however short, without its docstring."""
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            body = node.body if isinstance(node.body, list) else [node.body]
+            body = [one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
+            told = "".join(shape(one.value if isinstance(one, ast.Return) and one.value else one) for one in body)
+            if len(told) >= WHOLE and "NotImplementedError" not in ast.unparse(node):
+                found[told] = node.lineno
+    return found
+
+
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
     out = tmp_path_factory.mktemp("release") / "bundle"
@@ -88,6 +102,21 @@ def test_no_file_of_a_bundle_repeats_what_a_solution_says(bundle, solutions):
         long = next(long for folder, long in LONG.items() if name.startswith(folder))
         if name not in SIBLINGS and (told := repeated(solutions, path.read_text(encoding="utf-8"), long)):
             found[name] = told[0]
+    assert not found
+
+
+def test_no_function_of_a_bundle_is_an_answer_however_short(bundle):
+    answers = {}
+    for lab in notebook.labs(ROOT):
+        for exercise in notebook.exercises(notebook.read(notebook.solution_path(ROOT, lab))):
+            for answer in exercise.answers:
+                answers |= dict.fromkeys(bodies(answer.source), f"{lab} {answer.id}")
+    assert len(answers) > 100
+    found = {}
+    for path in sorted(bundle.rglob("*.py")):
+        here = bodies(path.read_text(encoding="utf-8"))
+        if same := answers.keys() & here.keys():
+            found[path.relative_to(bundle).as_posix()] = [(answers[told], here[told]) for told in same]
     assert not found
 
 
