@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from test_checkpoint import in_a_child
+from checkpoints import in_a_child
 from torch import nn
 
 from lib import checkpoint, launch, zero

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from lib import demo, launch, text
-from lib.demo.__main__ import main
 from lib.model import GPT
 
 
@@ -136,7 +135,7 @@ def test_a_wrong_run_is_called_wrong(tmp_path, capsys):
 )
 def test_bad_options_say_what_to_do(arguments, says, capsys):
     with pytest.raises(SystemExit) as stopped:
-        main(arguments)
+        demo.main(arguments)
     assert stopped.value.code == 2
     assert says in capsys.readouterr().err
 

@@ -35,6 +35,16 @@ def claim(name, points, says, *judges) -> Claim:
     return Claim(name, points, says, judge)
 
 
+def without_ranks(judge):
+    """judge(what the measure returned), as the judge of a claim on a function without ranks."""
+
+    def of(runs):
+        ((seen,),) = (run.results for run in runs)
+        return judge(seen)
+
+    return of
+
+
 def each(cases, problem):
     """A judge: the first Problem of problem(case, rank, record), case by case, rank by rank."""
 
@@ -152,8 +162,8 @@ def numbers(expected, cases, words, unit=1, unit_name="", tolerance=1e-9):
     facts: wrong, {case: (got, expected)} of all that are wrong.
     """
 
-    def judge(runs):
-        ((got_of,),) = (run.results for run in runs)
+    @without_ranks
+    def judge(got_of):
         off = {case: _ratio(got, expected(*case)) for case, got in got_of.items() if is_number(got)}
         wrong = {case: ratio for case, ratio in off.items() if not isclose(ratio, 1, rel_tol=tolerance)}
         for case in cases:

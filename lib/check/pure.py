@@ -13,6 +13,7 @@ import sys
 from contextlib import contextmanager
 
 from lib.check import symptoms as s
+from lib.check.claims import without_ranks
 from lib.check.exercise import Hint, Problem
 from lib.check.failure import REFUSALS, Failed
 from lib.check.guard import raised
@@ -101,8 +102,8 @@ def each(cases, judge, words, trace=lambda got: got):
     The facts of the Problem also have `case`, `again`, and `seen`: {case: got} of all that could be read.
     """
 
-    def of(runs):
-        ((answers,),) = (run.results for run in runs)
+    @without_ranks
+    def of(answers):
         to_judge = [(case, answers[case], "") for case in cases]
         to_judge += [(case, answers[AGAIN][0], f", {AGAIN}") for case in cases if _first(answers) == case]
         for case, got, again in to_judge:
@@ -124,8 +125,8 @@ def _first(answers):
 def refused(cases, words, why, trace=lambda got: got):
     """A judge: each of these cases brings a ValueError. why(*case): what cannot be."""
 
-    def of(runs):
-        ((answers,),) = (run.results for run in runs)
+    @without_ranks
+    def of(answers):
         for case in cases:
             got, want = answers[case], f"{why(*case)}, expected a ValueError"
             facts, problem = {"case": case}, isinstance(got, Problem)
@@ -144,8 +145,8 @@ def refused(cases, words, why, trace=lambda got: got):
 def same_again(words):
     """A judge: the first case, called once more, gives the same."""
 
-    def of(runs):
-        ((answers,),) = (run.results for run in runs)
+    @without_ranks
+    def of(answers):
         case, (again,) = _first(answers), answers[AGAIN]
         if isinstance(again, Problem) or again == answers[case]:
             return None
@@ -157,8 +158,8 @@ def same_again(words):
 
 def _of_all_calls(what):
     def judge(words):
-        def of(runs):
-            ((seen,),) = (run.results for run in runs)
+        @without_ranks
+        def of(seen):
             found = seen[what]
             return found and Problem(found.kind, f"{words(*found.facts['case'])}: {found.text}", found.facts)
 

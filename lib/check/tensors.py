@@ -16,6 +16,7 @@ facts: case (its name), what (which tensor; of a gradient also `gradient`), nan,
 import torch
 
 from lib.check.cases import form_of
+from lib.check.claims import without_ranks
 from lib.check.exercise import Problem
 from lib.check.explain import rounded_words, two
 from lib.check.pure import call, of_error
@@ -208,8 +209,8 @@ def gradients(calls, cases):
 
 
 def _first(key, calls, cases):
-    def judge(runs):
-        ((records,),) = (run.results for run in runs)
+    @without_ranks
+    def judge(records):
         if failed := next((r["problem"] for c in cases if (r := records[c])["problem"]), None):
             return failed
         wrong = [(c, *one) for c in cases for one in records[c][key]]
@@ -238,8 +239,8 @@ def new(cases):
 def kept(cases):
     """What a call returned is the same after all later calls, and after backward."""
 
-    def judge(runs):
-        ((records,),) = (run.results for run in runs)
+    @without_ranks
+    def judge(records):
         for case in cases:
             if not records[case]["kept"]:
                 return Problem("not kept", f"{case}: the result has changed with a later call", {"case": case})
@@ -249,8 +250,8 @@ def kept(cases):
 
 
 def _each(cases, key, kind, words):
-    def judge(runs):
-        ((records,),) = (run.results for run in runs)
+    @without_ranks
+    def judge(records):
         for case in cases:
             if names := records[case][key]:
                 return Problem(kind, f"{case}: {words.format(names[0])}", {"case": case, "what": names[0]})

@@ -13,6 +13,7 @@ ranks end with the same parameters; each rank sent 2(N-1)/N * n numbers per step
 """
 
 from lib.demo.claims import one_process, report
+from lib.demo.command import main
 from lib.demo.on_ranks import buffer_size, shape_for, train
 
-__all__ = ["buffer_size", "one_process", "report", "shape_for", "train"]
+__all__ = ["buffer_size", "main", "one_process", "report", "shape_for", "train"]

@@ -21,7 +21,7 @@ import math
 import torch
 
 from lib.checkpoint import load, save
-from lib.hybrid.train import DATA, HOLDERS
+from lib.hybrid.train import DATA, EXPERT_DATA
 from lib.mesh import groups_along, rank_at
 from lib.tensor_parallel import split_dim
 
@@ -32,8 +32,8 @@ def save_hybrid(folder, step, hybrid, shared=None, own=None):
     shared, own: more to save, as in `checkpoint.save`. Sends and raises: as that.
     """
     names = {parameter: name for name, parameter in hybrid.part.named_parameters()}
-    lines = {axes: [] for axes in (DATA, HOLDERS)}
-    for axes, update in zip((DATA, HOLDERS), hybrid.updates, strict=False):
+    lines = {axes: [] for axes in (DATA, EXPERT_DATA)}
+    for axes, update in zip((DATA, EXPERT_DATA), hybrid.updates, strict=False):
         if update.shards_over or hybrid.mesh.place(*axes) == 0:
             lines[axes] = [_line(*line, names, update.optimizer) for line in update.lines()]
     settings = {key: x for key, x in hybrid.dense.optimizer.param_groups[0].items() if key != "params"}
@@ -99,7 +99,7 @@ def _reader(saved, facts):
         found = {}
         for ep in range(sizes["ep"]):
             first = rank_at({**dict.fromkeys(sizes, 0), "pp": stage, "ep": ep, "tp": tp}, sizes)
-            for kind, axes in enumerate((DATA, HOLDERS)):
+            for kind, axes in enumerate((DATA, EXPERT_DATA)):
                 ranks = next(ranks for ranks in groups_along(axes, sizes) if first in ranks)
                 for shards in zip(*(read(r)[kind] for r in (ranks if saved["sharded"] else ranks[:1])), strict=True):
                     found |= _joined(shards)

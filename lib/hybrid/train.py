@@ -36,8 +36,8 @@ from lib.tensor_parallel.context_parallel import shard
 from lib.tensor_parallel.layouts import zigzag
 
 DATA = ("dp", "ep", "cp")  # who has other rows or tokens, and so another gradient of the same parameter
-HOLDERS = ("dp", "cp")  # who of them has the same experts
-SETS = [DATA, HOLDERS]  # what a mesh needs groups for, beside each axis alone
+EXPERT_DATA = ("dp", "cp")  # who of them has the same experts
+SETS = [DATA, EXPERT_DATA]  # what a mesh needs groups for, beside each axis alone
 
 
 def mesh_of(pp=1, dp=1, ep=1, cp=1, tp=1):
@@ -104,7 +104,7 @@ class Hybrid:
         self.dense = update(self.sets.dense, make_optimizer, self.data)
         self.experts = None
         if self.sets.experts:
-            self.experts = update([{"params": self.sets.experts}], make_optimizer, mesh.group(*HOLDERS))
+            self.experts = update([{"params": self.sets.experts}], make_optimizer, mesh.group(*EXPERT_DATA))
         self.updates = [self.dense, self.experts] if self.experts else [self.dense]
         self.counted = norm_sets(self.sets, self.dense, self.experts, mesh)
 

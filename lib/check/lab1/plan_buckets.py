@@ -11,7 +11,7 @@ from torch import nn
 from lib import buckets
 from lib.check import symptoms as s
 from lib.check.cases import name_of
-from lib.check.claims import claim
+from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.pure import noting_calls
 
@@ -77,8 +77,8 @@ def _places(what, plan, parameters, earlier):
 def _planned(problem):
     """A judge: problem(plan, parameters, capacity) -> (kind, what is wrong in words, facts), or None."""
 
-    def judge(runs):
-        ((seen,),) = (run.results for run in runs)
+    @without_ranks
+    def judge(seen):
         for what, (capacity, _) in MODELS.items():
             plan, parameters = seen[what], _parameters(what)
             if isinstance(plan, Problem):
@@ -151,8 +151,9 @@ def _few(plan, parameters, capacity):
     return ("many", f"{len(plan)} buckets, and {enough} are enough", {"alone": alone}) if len(plan) > enough else None
 
 
-def _left_alone(runs):
-    return runs[0].results[0].get("changed")
+@without_ranks
+def _left_alone(seen):
+    return seen.get("changed")
 
 
 EXERCISE = Exercise(

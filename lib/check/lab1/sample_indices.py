@@ -11,7 +11,7 @@ import torch
 
 from lib.check import symptoms as s
 from lib.check.cases import form_of
-from lib.check.claims import claim
+from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.left_out import NO_RANKS, but
 from lib.data_parallel import sampler
@@ -54,8 +54,9 @@ def _words(n, N, epoch, seed):
     return f"n={n}, {N} rank{'s'[: N > 1]}, epoch {epoch}, seed {seed}"
 
 
-def _every_example(runs):
-    seen, _ = runs[0].results[0]
+@without_ranks
+def _every_example(measured):
+    seen, _ = measured
     for case, (ranks, again, _) in seen.items():
         n, N = case[:2]
         for rank, out in enumerate(ranks):
@@ -98,8 +99,9 @@ def _table(ranks):
     return "; ".join(shown + ["..."] * (len(ranks) > 4))
 
 
-def _equal_lengths(runs):
-    seen, _ = runs[0].results[0]
+@without_ranks
+def _equal_lengths(measured):
+    seen, _ = measured
     for case, (ranks, *_) in seen.items():
         n, N = case[:2]
         lengths = [len(out) for out in ranks]
@@ -114,8 +116,9 @@ def _neighbours(ranks):
     return {pair for out in ranks for pair in pairwise(out)}
 
 
-def _new_order(runs):
-    seen, _ = runs[0].results[0]
+@without_ranks
+def _new_order(measured):
+    seen, _ = measured
     orders = {epoch: seen[*LARGE, epoch, 0][0] for epoch in EPOCHS}
     sizes = f"n={LARGE[0]}, {LARGE[1]} ranks"
     steps = {b - a for a, b in _neighbours(orders[0])}
@@ -134,8 +137,9 @@ def _new_order(runs):
     return None
 
 
-def _repeatable(runs):
-    seen, untouched = runs[0].results[0]
+@without_ranks
+def _repeatable(measured):
+    seen, untouched = measured
     for case, (ranks, again, later) in seen.items():
         for rank, (first, second, third) in enumerate(zip(ranks, again, later, strict=True)):
             if first != second:

@@ -14,7 +14,7 @@ import torch
 
 from lib.check import symptoms as s
 from lib.check.cases import draw, form_of
-from lib.check.claims import claim
+from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.pure import call
 from lib.pipeline.stash import WeightStash, pipedream
@@ -185,8 +185,8 @@ def _one_for_all(stashes):
 def _no(*kinds):
     """A judge: no problem of these kinds on any stage; else the one of the first stage that has one."""
 
-    def judge(runs):
-        ((seen,),) = (run.results for run in runs)
+    @without_ranks
+    def judge(seen):
         for stages in seen.values():
             first = next((stage.problem for stage in stages if stage.problem), None)
             if first and first.kind in kinds:
@@ -196,8 +196,8 @@ def _no(*kinds):
     return judge
 
 
-def _memory(runs):
-    ((seen,),) = (run.results for run in runs)
+@without_ranks
+def _memory(seen):
     for (p, _), stages in seen.items():
         for i, stage in enumerate(stages):
             (left, _), most = stage.held[-1], max(held for held, _ in stage.held)
@@ -209,8 +209,8 @@ def _memory(runs):
     return None
 
 
-def _in_place(runs):
-    ((seen,),) = (run.results for run in runs)
+@without_ranks
+def _in_place(seen):
     last = next((stages[-1] for stages in seen.values() if len({*map(frozenset, stages[-1].places)}) > 1), None)
     return last and Problem("moved", f"{last.where}, the last: after an update its weights are elsewhere in memory")
 

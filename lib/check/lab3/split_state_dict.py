@@ -11,7 +11,7 @@ import torch
 
 from lib.check import symptoms as s
 from lib.check.cases import FINE, form_of, is_a
-from lib.check.claims import claim, refuses
+from lib.check.claims import claim, refuses, without_ranks
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.guard import raised
 from lib.check.pure import noting_calls
@@ -119,7 +119,7 @@ def _wrong(case, got, want):
 
 def _no(*kinds):
     """No Problem of these kinds was found."""
-    return lambda runs: next((found for kind in kinds if (found := runs[0].results[0][0].get(kind))), None)
+    return without_ranks(lambda seen: next((found for kind in kinds if (found := seen[0].get(kind))), None))
 
 
 def _of(*endings):

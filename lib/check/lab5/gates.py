@@ -4,7 +4,7 @@ import torch
 
 from lib import moe
 from lib.check import symptoms as s
-from lib.check.claims import claim
+from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.left_out import TENSORS
 from lib.check.tensors import Calls, draw, gradients, kept, left_alone, new, values
@@ -99,8 +99,8 @@ def _draws_itself(fn, logits, uniform):
     return experts[0] != experts[1]
 
 
-def _its_own_numbers(runs):
-    ((records,),) = (run.results for run in runs)
+@without_ranks
+def _its_own_numbers(records):
     if not records["random"]:
         return None
     return Problem("random", f"{MANY}: called twice with the same numbers, it takes other experts each time", {})

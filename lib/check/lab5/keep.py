@@ -7,7 +7,7 @@ import torch
 from lib import moe
 from lib.check import symptoms as s
 from lib.check.cases import form_of
-from lib.check.claims import claim
+from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.left_out import TENSORS
 from lib.check.tensors import Calls, draw, gradients, kept, left_alone, new, values
@@ -93,8 +93,8 @@ def _form(case, record):
 def _judge(cases, found):
     """A judge: the first that found(case, routing) -> (Problem, sample) finds; the trace has all."""
 
-    def judge(runs):
-        ((records,),) = (run.results for run in runs)
+    @without_ranks
+    def judge(records):
         if problem := next((p for case in cases if (p := _form(case, records[case]))), None):
             return problem
         wrong = [(case, *one) for case in cases if (one := found(case, records[case]["out"]))]

@@ -13,7 +13,7 @@ Any plan will do that is as good. Memory and seconds are those of `lib.cost`, of
 import functools
 from numbers import Integral
 
-from lib.check.claims import claim, is_number
+from lib.check.claims import claim, is_number, without_ranks
 from lib.check.exercise import Bundle, Exercise, Problem
 from lib.check.lab6 import capstone_costs
 from lib.check.lab6 import capstone_hints as hints
@@ -80,8 +80,8 @@ def _near(what):
         both = [each * BATCH * model.seq / (GPUS * device.bf16 * got[1]) for each in counts]
         return min(both, key=lambda one: abs(got[2] - one))
 
-    def judge(runs):
-        ((seen,),) = (run.results for run in runs)
+    @without_ranks
+    def judge(seen):
         ratios = {case: seen[case][number] / want(case, seen[case]) for case in CASES}
         wrong = {case: ratio for case, ratio in ratios.items() if abs(ratio - 1) > WITHIN[what]}
         if not wrong:
@@ -108,8 +108,8 @@ def _measure_plans(fn):
 def _judge(judged):
     """As a claim's judge: judged(job, plan) -> Problem or None, job by job."""
 
-    def judge(runs):
-        ((seen,),) = (run.results for run in runs)
+    @without_ranks
+    def judge(seen):
         if isinstance(seen, Problem):
             return seen
         if not isinstance(seen, dict):

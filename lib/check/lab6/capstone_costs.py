@@ -1,6 +1,7 @@
 """The capstone's main_costs: which two costs are the largest, by the cost model's parts of a step."""
 
 from lib.check import symptoms as s
+from lib.check.claims import without_ranks
 from lib.check.exercise import Hint, Problem
 from lib.check.lab6.capstone_jobs import CLEAR, JOBS, STACK, words
 from lib.check.pure import NOTHING
@@ -29,9 +30,9 @@ def read(got):
     return sorted(got)
 
 
-def two_largest(runs):
+@without_ranks
+def two_largest(seen):
     """A judge: in each case the two that were named are the largest, up to a TIE."""
-    ((seen,),) = (run.results for run in runs)
     wrong = {}
     for case in CLEAR:
         shares = costs(*case)

@@ -9,7 +9,7 @@ from numbers import Integral
 
 from lib import hunt
 from lib.check import symptoms as s
-from lib.check.claims import claim
+from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.left_out import NO_RANKS, but
 from lib.check.pure import NOTHING, noting_calls
@@ -78,8 +78,8 @@ def right_ones(seed, said):
 def _found(most):
     """A judge: so many mistakes are found, or else both healthy jobs as well (None)."""
 
-    def judge(runs):
-        ((got,),) = (run.results for run in runs)
+    @without_ranks
+    def judge(got):
         known = got if isinstance(got, Problem) else read(got)
         if isinstance(known, Problem):
             return known

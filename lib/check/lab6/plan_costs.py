@@ -6,7 +6,7 @@ Right is what `lib.cost.by_hand` says, case by case.
 from math import isclose
 
 from lib.check import symptoms as s
-from lib.check.claims import claim, is_number, numbers
+from lib.check.claims import claim, is_number, numbers, without_ranks
 from lib.check.exercise import Bundle, Exercise, Hint, Problem, Run
 from lib.check.left_out import NO_RANKS
 from lib.check.pure import GENERAL, LEAVES_OUT, NOTHING, asked, new_each_time, same_again
@@ -47,17 +47,17 @@ def _measure(builds, cases=ALL, given=lambda *case: case):
 def _returned(cases):
     """A judge: none of these calls raised, and the first gives the same at the end."""
 
-    def judge(runs):
-        ((seen,),) = (run.results for run in runs)
+    @without_ranks
+    def judge(seen):
         case = next((case for case in cases if isinstance(seen[case], Problem)), None)
         return case and Problem(seen[case].kind, f"{_words(*case)}: {seen[case].text}", seen[case].facts)
 
     return lambda runs: judge(runs) or same_again(_words)(runs)
 
 
-def _dicts(runs):
+@without_ranks
+def _dicts(seen):
     """A judge: in each case a dict of three numbers."""
-    ((seen,),) = (run.results for run in runs)
     for case in ALL:
         got = seen[case]
         if not isinstance(got, dict) or set(got) != set(AXES):
@@ -78,8 +78,8 @@ def _along(axis):
         right = lambda *case, one=one: by_hand.plan_messages(*case)[one]
         judges[one] = numbers(right, ALL, words, unit_name=" bytes")
 
-    def judge(runs):
-        ((seen,),) = (run.results for run in runs)
+    @without_ranks
+    def judge(seen):
         found = {one: judges[one]([Run(0, [{case: seen[case][one] for case in ALL}], None)]) for one in AXES}
         half = lambda problem: problem and all(isclose(2 * got, want) for got, want in problem.facts["wrong"].values())
         halved = tuple(one for one in AXES if half(found[one]))
