@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from lib import gpus, here
+from lib import backend, gpus, here
 from lib.course import build, notebook
 from lib.course.notebook import ROOT
 from lib.gpus import Gpus
@@ -48,6 +48,18 @@ def test_where_all_is_there_it_says_nothing(capsys):
 )
 def test_what_is_said_of_gpus(found, says):
     assert here.said(found) == says
+
+
+def test_two_t4s_pretended_are_told_and_used_by_two_ranks(monkeypatch):
+    """Kaggle's machine. Its properties are made up here, and the trial runs on a CPU: no GPU has seen this."""
+    pretended = "import torch\nmake, of = torch.ones, torch.cuda\ntorch.ones = lambda *size, device: make(*size)\n"
+    pretended += "of.device_count, of.get_device_name = lambda: 2, lambda index: 'Tesla T4'\n"
+    pretended += "of.get_device_capability = lambda index: (7, 5)\n"
+    found = gpus.tried([sys.executable, "-c", pretended + gpus.TRIAL], 2)
+    assert found == Gpus(("Tesla T4",) * 2, bfloat16=False)
+    monkeypatch.setattr(gpus, "working", lambda: found)
+    assert [backend.choose("auto", ranks).name for ranks in (1, 2, 3, 4)] == ["nccl", "nccl", "gloo", "gloo"]
+    assert here.said(found)[0] == "2 x Tesla T4: NCCL on 1 to 2 ranks, gloo on the CPU beyond."
 
 
 @pytest.fixture
