@@ -88,9 +88,7 @@ def test_on_a_rented_machine_what_is_missing_is_installed_and_nothing_else(witho
     assert asked[0][-2:] == ["ruff<0.1", "no-such-package>=3"] and not any("torch" in one for one in asked[0])
     assert capsys.readouterr().out.startswith("Kaggle: installing ruff<0.1 (here: ")
     answer.returncode, answer.stderr = 1, "...\nERROR: no route to host"
-    with pytest.raises(
-        RuntimeError, match=r"could not install ruff.*: ERROR: no route to host. On Kaggle, switch Int"
-    ):
+    with pytest.raises(RuntimeError, match=r"could not install ruff.*: ERROR: no route to host. On Kaggle, switch Int"):
         here.ready()
 
 
