@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from lib import gpus, here
+from lib import backend, gpus, here
 from lib.course import build, notebook
 from lib.course.notebook import ROOT
 from lib.gpus import Gpus
@@ -50,6 +50,18 @@ def test_what_is_said_of_gpus(found, says):
     assert here.said(found) == says
 
 
+def test_two_t4s_pretended_are_told_and_used_by_two_ranks(monkeypatch):
+    """Kaggle's machine. Its properties are made up here, and the trial runs on a CPU: no GPU has seen this."""
+    pretended = "import torch\nmake, of = torch.ones, torch.cuda\ntorch.ones = lambda *size, device: make(*size)\n"
+    pretended += "of.device_count, of.get_device_name = lambda: 2, lambda index: 'Tesla T4'\n"
+    pretended += "of.get_device_capability = lambda index: (7, 5)\n"
+    found = gpus.tried([sys.executable, "-c", pretended + gpus.TRIAL], 2)
+    assert found == Gpus(("Tesla T4",) * 2, bfloat16=False)
+    monkeypatch.setattr(gpus, "working", lambda: found)
+    assert [backend.choose("auto", ranks).name for ranks in (1, 2, 3, 4)] == ["nccl", "nccl", "gloo", "gloo"]
+    assert here.said(found)[0] == "2 x Tesla T4: NCCL on 1 to 2 ranks, gloo on the CPU beyond."
+
+
 @pytest.fixture
 def without(monkeypatch, tmp_path):
     """A project that asks for what is not here, beside torch, which is."""
@@ -76,9 +88,7 @@ def test_on_a_rented_machine_what_is_missing_is_installed_and_nothing_else(witho
     assert asked[0][-2:] == ["ruff<0.1", "no-such-package>=3"] and not any("torch" in one for one in asked[0])
     assert capsys.readouterr().out.startswith("Kaggle: installing ruff<0.1 (here: ")
     answer.returncode, answer.stderr = 1, "...\nERROR: no route to host"
-    with pytest.raises(
-        RuntimeError, match=r"could not install ruff.*: ERROR: no route to host. On Kaggle, switch Int"
-    ):
+    with pytest.raises(RuntimeError, match=r"could not install ruff.*: ERROR: no route to host. On Kaggle, switch Int"):
         here.ready()
 
 
