@@ -165,6 +165,10 @@ def text_lines(page):
 def test_formulas_are_elements_and_one_that_is_not_understood_is_named(folder):
     assert Asks((folder / "lab0_concepts.html").read_text(encoding="utf-8")).formulas > 50
     assert formulas.in_html(r"<b>$\frac12$</b>").startswith("<b><math><mfrac>")
+    assert formulas.in_html("of $N$\n\n$$N + 1$$").count("<math") == 2
+    assert formulas.in_html("$$N + 1$$").startswith('<div class="formula"><math display="block"')
+    for lab in LABS:  # five letters in a row are a word, so no formula
+        assert not re.search(r"(<mi>\w</mi>){5}", (folder / f"{lab}.html").read_text(encoding="utf-8")), lab
     with pytest.raises(ValueError, match=r"nosuchword"):
         formulas.mathml(r"\nosuchword{x}")
 
