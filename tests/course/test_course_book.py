@@ -89,7 +89,8 @@ def test_a_page_for_each_lab_and_a_glossary_in_three_scripts(folder):
     assert {path.stem for path in folder.glob("*.html")} == {"index", "glossary", "search", *LABS}
     glossary = (folder / "glossary.html").read_text(encoding="utf-8")
     assert all(word in glossary for word in ("English", "简体中文", "繁體中文", "all-reduce", "流水线", "管線"))
-    assert glossary.count("<tr") > 30
+    words = glossary.count("<tr") - 1
+    assert glossary.count('<span lang="zh-Hans">') == glossary.count('<span lang="zh-Hant">') == words > 30
 
 
 def test_no_page_has_a_line_of_an_answer(folder, lines):
@@ -165,6 +166,10 @@ def text_lines(page):
 def test_formulas_are_elements_and_one_that_is_not_understood_is_named(folder):
     assert Asks((folder / "lab0_concepts.html").read_text(encoding="utf-8")).formulas > 50
     assert formulas.in_html(r"<b>$\frac12$</b>").startswith("<b><math><mfrac>")
+    assert formulas.in_html("of $N$\n\n$$N + 1$$").count("<math") == 2
+    assert formulas.in_html("$$N + 1$$").startswith('<div class="formula"><math display="block"')
+    for lab in LABS:  # five letters in a row are a word, so no formula
+        assert not re.search(r"(<mi>\w</mi>){5}", (folder / f"{lab}.html").read_text(encoding="utf-8")), lab
     with pytest.raises(ValueError, match=r"nosuchword"):
         formulas.mathml(r"\nosuchword{x}")
 

@@ -19,7 +19,7 @@ from lib.course.notebook import ROOT
 pytest.importorskip("myst_nb", reason="not run: the book's tools are not installed (pip install -e '.[book]')")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="not run: axe-playwright-python is missing")
 import test_course_browser  # noqa: E402
-from test_course_browser import until  # noqa: E402
+from test_course_browser import PATIENCE, until  # noqa: E402
 
 chromium = test_course_browser.browser  # the fixture
 pytestmark = pytest.mark.slow
@@ -34,6 +34,7 @@ class Pages:
     def __init__(self, browser, folder, at=None, width=1200, **settings):
         self.at, self.wrong = at or folder.as_uri(), []
         self.page = browser.new_page(viewport={"width": width, "height": 1000}, **settings)
+        self.page.set_default_timeout(1000 * PATIENCE)
         self.page.on("console", lambda said: said.type in ("error", "warning") and self.wrong.append(said.text))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", lambda asked: self._asked(asked.url))

@@ -8,7 +8,7 @@ All browsers have drawn MathML Core since 2023. math-core (MIT) stops at a comma
 import re
 from functools import cache
 
-FORMULA = re.compile(r"(?<!\\)\$(?P<tex>[^$]+)\$")
+FORMULA = re.compile(r"(?<!\\)(?P<dollars>\$\$?)(?P<tex>[^$]+)(?P=dollars)")
 
 
 @cache
@@ -28,7 +28,11 @@ def mathml(tex: str, display: bool = False) -> str:
 
 def in_html(html: str) -> str:
     """HTML with its $formulas$ written as MathML; Markdown leaves HTML as it is."""
-    return FORMULA.sub(lambda found: mathml(found["tex"]), html)
+    return FORMULA.sub(lambda found: _block(found["tex"]) if found["dollars"] == "$$" else mathml(found["tex"]), html)
+
+
+def _block(tex: str) -> str:
+    return f'<div class="formula">{mathml(tex, display=True)}</div>'
 
 
 def visit_inline(writer, node):
@@ -39,7 +43,7 @@ def visit_inline(writer, node):
 
 def visit_block(writer, node):
     """Sphinx writes a formula on a line of its own."""
-    writer.body.append(f'<div class="formula">{mathml(node.astext(), display=True)}</div>')
+    writer.body.append(_block(node.astext()))
     _leave()
 
 

@@ -26,6 +26,7 @@ NOTE = """```{note}
 This page is for reading. Its cells have run, and what they printed stands below them; what an exercise prints is left
 out. To run them, and to have what you write checked, take the notebook: [how](index.md).
 ```"""
+CHINESE = re.compile(r"^(?P<English>\|[^|]*)\| *(?P<Hans>[^|]*?) *\| *(?P<Hant>[^|]*?) *\|")
 GLOSSARY = re.compile(r"^\| English \|.*?\n(?=\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -102,8 +103,17 @@ def pictures(nb: NotebookNode) -> Iterator[NotebookNode]:
 
 
 def glossary(nb: NotebookNode) -> list[str]:
-    """The rows of the notebook's glossary, as Markdown, head and rule first; [] if it has none."""
+    """The rows of the notebook's glossary, as Markdown, head and rule first; [] if it has none.
+
+    Each word in Chinese says that it is, for who hears it, and for the browser, which has a font for each script.
+    """
     for cell in nb.cells:
         if cell.cell_type == "markdown" and (found := GLOSSARY.search(cell.source + "\n")):
-            return found[0].strip().splitlines()
+            head, rule, *rows = found[0].strip().splitlines()
+            return [head, rule, *(CHINESE.sub(_in_chinese, row) for row in rows)]
     return []
+
+
+def _in_chinese(row: re.Match) -> str:
+    simplified, traditional = (f'<span lang="zh-{script}">{row[script]}</span>' for script in ("Hans", "Hant"))
+    return f"{row['English']}| {simplified} | {traditional} |"
