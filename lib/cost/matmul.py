@@ -70,7 +70,7 @@ def experts(matrices, tokens, local, gpu, precision, k, written=2):
 
     The experts' products run as one grouped kernel at `grouped` of a large product's rate; every expert's weights are
     read, however few tokens it gets. In 8 and 4 bits each expert's operands are converted apart, which takes `convert`
-    seconds forward and as many again backward; 4 bits are no faster than 8 then (Nemotron 3 Super, published in both).
+    seconds forward and twice that backward; 4 bits are no faster than 8 then (Nemotron 3 Super, published in both).
     """
     narrow = precision in ("fp8", "fp4")
     flops, memory = rate(gpu, "fp8" if narrow else precision, k) * k.grouped, k.hbm * gpu.hbm

@@ -4,14 +4,15 @@
     s_j = (a + b mixture_j + c launch_j) r     how large e_j is expected to be; launch: the share of the step in which
                                                the GPU waits for the host; a, b, c: least squares
     r = (n mean e / mean s + 6) / (n + 6)      of the n other configurations of the same publisher, drawn towards 1
-    low, high = predicted x exp(-q s), x exp(q s)        q: what 80 % of all e_j / s_j are at most
+    low, high = predicted x exp(-q s), x exp(q s)        q: what 80 % (S + 1) / S of all e_j / s_j are at most
 
 So a range says what the row says: mixtures, and steps that wait for the host, are predicted less well than others, and
-some publishers' runs less well than other publishers'. No source counts as more than 25 rows. For memory nothing is
+some publishers' runs less well than other publishers'. No source counts as more than 25 rows. The runs of one source
+are alike, so of a new one S sources say less than their many rows: the correction (S + 1) / S. For memory nothing is
 fitted, so e_j is the error as it is, and s_j = a r.
 
 A plan that nobody has run has no source, so no factor of its stack either. There e_j is the error that row j has with
-the planner's factor instead of its own, r is 1, and every source counts alike: what differs from cluster to cluster and
+the planner's factor instead of its own, r is 1, and S publishers count, each alike: what differs from cluster to cluster and
 from stack to stack counts too.
 
 Source of the rule: split conformal prediction with normalised residuals (Lei et al. 2018, section 5.2). The errors are
@@ -116,14 +117,17 @@ def errors_of(rows):
         for pair, js in zip(pairs, of.values(), strict=True):  # the others of the publisher
             rest = total - pair
             r[js] = drawn(len(of) - 1, rest[0] / rest[1]) if len(of) > 1 else 1.0
-    return Errors(coefficients, publishers, _most(e / (s * r), w**2), _most(unseen / s, 1 / count))
+    names = [publisher(source) for source in sources]
+    alike = 1 / np.array([names.count(name) for name in names])
+    q, q_unseen = _most(e / (s * r), w**2, len(set(sources))), _most(unseen / s, alike, len(groups))
+    return Errors(coefficients, publishers, q, q_unseen)
 
 
-def _most(values, weights):
-    """What SHARE of the values, by weight, are at most."""
+def _most(values, weights, n):
+    """What SHARE (n + 1) / n of the values, by weight, are at most. n: how many of them are independent."""
     order = np.argsort(values)
     share = np.cumsum(weights[order]) / weights.sum()
-    return float(values[order][np.searchsorted(share, SHARE)])
+    return float(values[order][np.searchsorted(share, min(1.0, SHARE * (n + 1) / n) - 1e-9)])
 
 
 def around(kind, value, task, source=None):

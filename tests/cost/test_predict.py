@@ -87,7 +87,6 @@ def test_damaged_rows_get_a_reason_and_never_a_crash():
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"source": "elsewhere"}, "source 'elsewhere': no stack is known for it"),
         ({"gpu": "TPUv4"}, "no GPU 'TPUv4'"),
         ({"seq": ""}, "seq is empty"),
         ({"tp": "7"}, "tp 7 x pp 1 x cp 1 does not divide 8 GPUs"),

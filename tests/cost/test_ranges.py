@@ -1,6 +1,5 @@
-"""Ranges: how many runs they hold, how wide they are, and that nearness is what it says."""
+"""Ranges: how many runs they hold, how wide they are, and what they depend on."""
 
-import csv
 from math import exp
 
 import numpy as np
@@ -8,73 +7,77 @@ import pytest
 
 from lib.cost import ranges
 from lib.cost.predict import predict
-from lib.cost.published import DATA
 from lib.cost.rows import job
 from lib.cost.study import fit
 
 ROWS = fit.table_as_text("rows")
 
 
-def left_out(kind):
-    """(covered, half-width) of each row of data/residuals.csv by the other rows: [], []."""
-    with open(DATA / "residuals.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["kind"] == kind]
-    sizes = np.log2([[float(row[key]) for key in ranges.SIZES] for row in rows]) * list(ranges.SIZES.values())
-    text = {key: np.array([row[key] for row in rows]) for key in ranges.APART}
-    errors = np.array([float(row["error"]) for row in rows])
-    covered, widths = [], []
-    for i in range(len(rows)):
-        far = np.sqrt(((sizes - sizes[i]) ** 2).sum(axis=1))
-        far += sum(doublings * (text[key] != text[key][i]) for key, doublings in ranges.APART.items())
-        far[i] = np.inf
-        q = np.sort(errors[np.argsort(far, kind="stable")[: ranges.NEAR]])[11]
-        covered.append(errors[i] <= q)
-        widths.append((exp(q) - exp(-q)) / 2)
-    return np.array(covered), np.array(widths), text["source"]
+def left_out(kind, key):
+    """(covered, half-width, source) of each row, ranges made without the rows whose `key` is its own: arrays."""
+    rows, found = ranges.read(kind), []
+    for name in dict.fromkeys(key(row) for row in rows):
+        known = ranges.errors_of([row for row in rows if key(row) != name])
+        for row in rows:
+            if key(row) == name:
+                s = ranges.scale([1.0, float(row["mixture"]), float(row["launch"])], known.coefficients)
+                publisher = known.publishers.get(ranges.publisher(row["source"]))
+                q = s * (known.q * ranges.drawn(*publisher) if publisher else known.unseen)
+                error = float(row["error"] if publisher else row["unseen_stack"])
+                found.append((error <= q, (exp(q) - exp(-q)) / 2, row["source"]))
+    return [np.array(each) for each in zip(*found, strict=True)]
 
 
 @pytest.mark.parametrize("kind", ["time", "memory"])
 def test_four_fifths_of_the_rows_left_out_are_in_the_range(kind):
-    """Each row by the others: at least 80 % of all rows, and of those that are not vTrain's single node; and the median
-    half-width is at most 12 % of the value."""
-    covered, widths, source = left_out(kind)
+    """Each row by those of other configurations: at least 80 % of all rows, and of those that are not vTrain's single
+    node; and the median half-width is at most 12 % of the value."""
+    fold = lambda row: sum(map(ord, row["group"])) % 20
+    covered, widths, source = left_out(kind, fold)
     others = source != "vtrain-single"
     assert covered.mean() >= 0.8 and np.median(widths) <= 0.12
     assert covered[others].mean() >= 0.8 and np.median(widths[others]) <= 0.12
 
 
+def test_a_publisher_left_out_whole_is_in_the_range_of_an_unseen_stack():
+    """Of an average source's rows at least 80 %, and of all rows."""
+    covered, _, source = left_out("time", lambda row: ranges.publisher(row["source"]))
+    assert np.mean([covered[source == name].mean() for name in set(source)]) >= 0.8 and covered.mean() >= 0.8
+
+
 def test_ranges_are_wider_where_errors_were_larger():
-    """vTrain's one node, BigScience's cluster and Megatron-Bridge on Blackwell, in the order of their errors."""
+    """BigScience's cluster and Megatron-Bridge on Blackwell, in the order of their errors; mixtures before dense."""
     q = {}
     for source in ("bigscience-176b", "mbridge-26.04"):
         tasks = [job(row) for row in ROWS if row["source"] == source][::8]
         q[source] = np.median([ranges.half_width("time", task, source) for task in tasks])
     assert q["bigscience-176b"] < 0.12 < q["mbridge-26.04"]
+    of = {row["model"]: job(row) for row in ROWS if row["source"] == "mbridge-26.04"}
+    width = lambda model: ranges.half_width("time", of[model], "mbridge-26.04")
+    assert width("qwen3-235b-a22b") > width("llama3-405b")
 
 
 def test_a_stack_that_nobody_has_measured_has_a_wider_range():
-    wider = 0
     tasks = [(row["source"], job(row)) for row in ROWS if row["source"] in ("korthikanti2022-t5", "mcore-h100-weak")]
     for source, task in tasks:
-        wider += ranges.half_width("time", task) > ranges.half_width("time", task, source)
-    assert wider == len(tasks)
+        nobody = ranges.half_width("time", task)
+        assert nobody > ranges.half_width("time", task, source)
+        assert nobody == ranges.half_width("time", task, "elsewhere")
 
 
-def test_a_source_left_out_whole_is_in_the_range_of_an_unseen_stack():
-    """Every source by the nearest row of each other: of an average source's rows at least 80 % are inside."""
-    with open(DATA / "residuals.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["kind"] == "time"]
-    text, sizes, _, unseen = ranges._table("time")
-    covered = {}
-    for row, own, error in zip(rows, sizes, unseen, strict=True):
-        far = np.sqrt((((sizes - own) * list(ranges.SIZES.values())) ** 2).sum(axis=1))
-        far += sum(doublings * (text[key] != row[key]) for key, doublings in ranges.APART.items())
-        order = np.argsort(far, kind="stable")
-        order = order[text["source"][order] != row["source"]]
-        _, first = np.unique(text["source"][order], return_index=True)
-        nearest = np.sort(unseen[order[np.sort(first)[: ranges.NEAR]]])
-        covered.setdefault(row["source"], []).append(error <= nearest[11])
-    assert np.mean([np.mean(each) for each in covered.values()]) >= 0.8
+def test_a_publisher_s_errors_are_drawn_towards_all_others():
+    """Of 24 rows of one publisher, twice as large as another's 24: (6 x 4/3 + 6) / (6 + 6) of what is expected."""
+    rows = [
+        {"source": f"{name}-1", "group": f"{name}{j % 6}", "mixture": 0, "launch": 0, "error": e, "unseen_stack": e}
+        for name, e in (("a", 0.2), ("b", 0.1))
+        for j in range(24)
+    ]
+    found = ranges.errors_of(rows)
+    assert found.coefficients @ [1, 0, 0] == pytest.approx(0.15)
+    assert found.publishers["a"] == (6, pytest.approx(4 / 3))
+    assert ranges.drawn(*found.publishers["a"]) == pytest.approx(14 / 12)
+    assert found.q == pytest.approx(0.2 / (0.15 * (5 * 4 / 3 + 6) / 11))  # the larger one's: S = 2 asks for all
+    assert found.unseen == pytest.approx(4 / 3)
 
 
 def test_low_and_high_are_the_half_width_s_powers():
@@ -86,11 +89,9 @@ def test_low_and_high_are_the_half_width_s_powers():
 
 def test_residuals_are_those_of_the_published_rows():
     """One line for each case of the fit and each peak: the file is not older than the rows."""
-    with open(DATA / "residuals.csv", newline="") as file:
-        lines = list(csv.DictReader(file))
-    times = {(line["source"], line["row"]) for line in lines if line["kind"] == "time"}
+    times = {(line["source"], line["row"]) for line in ranges.read("time")}
     assert times == {(case.source, case.row) for case in fit.cases()}
-    assert sum(line["kind"] == "memory" for line in lines) == sum(row["metric"] == "peak_mem" for row in ROWS)
+    assert len(ranges.read("memory")) == sum(row["metric"] == "peak_mem" for row in ROWS)
 
 
 def test_an_unknown_kind_is_refused():
