@@ -142,8 +142,8 @@ def test_bad_options_say_what_to_do(arguments, says, capsys):
 
 def test_your_own_text_is_trained_on(tmp_path):
     (tmp_path / "mine.txt").write_text("Ein Ring, sie zu knechten. " * 200, encoding="utf-8")
-    done = run_demo("--ranks", 2, "--steps", 3, "--text", tmp_path / "mine.txt", "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+    arguments = ["--ranks", 2, "--steps", 3, "--text", tmp_path / "mine.txt", "--out", tmp_path / "out"]
+    assert demo.main([*map(str, arguments)]) == 0
     record = json.loads((tmp_path / "out" / "demo.json").read_text())
     assert record["text"]["characters"] == 27 * 200
     assert set(record["sample"]) <= set("Ein Ring, sie zu knechten. ")

@@ -12,6 +12,7 @@ from nbclient import NotebookClient
 from lib import explore, plots
 from lib.explore.lab2 import SCHEDULES, bubble_formula
 from lib.pipeline import simulate
+from lib.plots import style
 
 EXPLORERS = {
     "pipeline": explore.draw_pipeline,
@@ -55,16 +56,21 @@ def sliders_of(name, monkeypatch):
 @pytest.mark.parametrize("name", EXPLORERS)
 def test_every_slider_draws(name, monkeypatch):
     box, seen = sliders_of(name, monkeypatch)
+    whole = style.rendered
     for control in box.children:
         values = [
             value
             for value, *_ in (option[::-1] if isinstance(option, tuple) else (option,) for option in control.options)
         ]
         before, start = len(seen), control.value
-        for value in (values[0], values[-1], start):
+        for value in (values[0], values[-1]):
             control.value = value
         assert len(seen) > before
-    assert len({drawing.png for drawing in seen}) > len(box.children)
+        if control is not box.children[-1]:  # on the way back nobody looks
+            monkeypatch.setattr(style, "rendered", lambda figure: b"")
+        control.value = start
+        monkeypatch.setattr(style, "rendered", whole)
+    assert len({drawing.png for drawing in seen} - {b""}) > len(box.children)
     assert seen[-1].png == EXPLORERS[name]().png  # all sliders back where they began
 
 

@@ -23,6 +23,7 @@ def killed(folder, pace):
     return kept, kept_work(GAPS, *(seconds / PACE.mtbf for seconds in (EVERY * PACE.step, PACE.save, PACE.restart)))
 
 
+@pytest.mark.slow
 def test_twelve_kills_lose_what_the_clock_and_the_formula_say(tmp_path):
     settings, lost = (EVERY * PACE.step, PACE.save, PACE.restart, PACE.mtbf), None
     low, high = np.quantile(simulated(*settings, failures=FAILURES, jobs=4000), [0.05, 0.95])

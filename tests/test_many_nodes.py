@@ -32,14 +32,12 @@ STEPS = 30
 TOLERANCE = 1e-5  # of the last loss on half the ranks: a sum in another order rounds otherwise, and AdamW carries it on
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory):
-    """(the script, which saves to ./job; {ranks: the last loss of a run that nothing disturbs}), from the cells."""
-    folder = tmp_path_factory.mktemp("job")
+def made_of_the_cells(folder, ranks):
+    """(the script, which saves to ./job; the last loss of a run on so many ranks that nothing disturbs)"""
+    folder.mkdir()
     source = {cell["id"]: "".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"]}
     write = f"launch.as_script(train_on_mesh, 'train.py', 'job', {STEPS})"
-    run = f"launch.capture(train_on_mesh, f'whole{{N}}', {STEPS}, nproc=N)"
-    whole = f"for N in (2, 4):\n    print('whole:', N, *{run})"
+    whole = f"print('whole:', *launch.capture(train_on_mesh, 'whole', {STEPS}, nproc={ranks}))"
     lines = [
         "import sys",
         "from IPython.core.interactiveshell import InteractiveShell",
@@ -49,9 +47,9 @@ def job(tmp_path_factory):
     ]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = {int(N): losses.split() for N, losses in re.findall(r"whole: (\d) (.*)", done.stdout)}
-    assert all(len(losses) == N and len(set(losses)) == 1 for N, losses in found.items()), "the batch's, on every rank"
-    return folder / "train.py", {N: float(losses[0]) for N, losses in found.items()}
+    (losses,) = (line.split() for line in re.findall(r"whole: (.*)", done.stdout))
+    assert len(losses) == ranks and len(set(losses)) == 1, "the batch's, on every rank"
+    return folder / "train.py", float(losses[0])
 
 
 def copy_of(script, folder):
@@ -121,15 +119,16 @@ def restarted(output, ranks, loss):
 @pytest.mark.slow
 @pytest.mark.netns
 @pytest.mark.skipif(REASON is not None, reason=f"not run: {REASON}")
-def test_on_two_nodes_a_killed_rank_is_restarted_and_half_the_ranks_go_on_from_the_same_checkpoint(job, tmp_path):
-    script, loss = copy_of(job[0], tmp_path), job[1][4]
+def test_on_two_nodes_a_killed_rank_is_restarted_and_half_the_ranks_go_on_from_the_same_checkpoint(tmp_path):
+    whole, loss = made_of_the_cells(tmp_path / "whole", 4)
+    script = copy_of(whole, tmp_path)
     with two_nodes.two_nodes(rate="1gbit") as nodes:
         with a_rank_killed(script, rank=3, ranks=4):
             ended = nodes.run("--max-restarts=1", script, nproc_per_node=2, meeting=two_nodes.c10d, timeout=300)
         assert [node.code for node in ended] == [0, 0], ended
         restarted(ended[0].output + ended[1].output, 4, loss)
 
-        half = copy_of(job[0], tmp_path / "copy")  # where the killer put the checkpoint that was there
+        half = copy_of(whole, tmp_path / "copy")  # where the killer put the checkpoint that was there
         ended = nodes.run(half, nproc_per_node=1, meeting=two_nodes.c10d, timeout=300)
         assert [node.code for node in ended] == [0, 0], ended
         output = ended[0].output + ended[1].output
@@ -182,8 +181,9 @@ def end_all_of(folder):
     raise RuntimeError(f"processes {found} do not end")
 
 
-def test_the_slurm_script_runs_on_both_nodes_and_restarts_them_when_a_rank_is_killed(job, tmp_path):
-    script, loss = copy_of(job[0], tmp_path), job[1][2]
+def test_the_slurm_script_runs_on_both_nodes_and_restarts_them_when_a_rank_is_killed(tmp_path):
+    whole, loss = made_of_the_cells(tmp_path / "whole", 2)
+    script = copy_of(whole, tmp_path)
     batch = tmp_path / "train.sbatch"
     said = launch.as_slurm(script, batch, nodes=2, nproc_per_node=1, max_restarts=1, ledger_dir=tmp_path / "books")
     assert said == f"sbatch {batch}"

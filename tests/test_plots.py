@@ -1,6 +1,7 @@
 """Figures say in words what they show, store the same bytes again, and keep their colours apart for every reader."""
 
 import base64
+import functools
 import itertools
 import json
 import subprocess
@@ -11,6 +12,9 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from test_plots_lab1 import STEPS
+from test_plots_lab3 import LAYOUTS
+from test_plots_lab4 import EVENTS
 
 from lib import plots
 
@@ -39,35 +43,47 @@ FIGURES = {
 }
 
 
+FIGURES_OF_LABS = {  # {name in lib.plots: the data}
+    "traffic_matrix": (RING.tolist(),),
+    "four_ways": (),
+    "topology": (),
+    "step_timeline": (STEPS,),
+    "ring_attention_work": (LAYOUTS,),
+    "units_whole": (EVENTS, ["a", "b"]),
+}
+
+
+@functools.cache
+def drawing_of(name):
+    """Each once, for all tests that look at it."""
+    return FIGURES[name]()
+
+
 @pytest.mark.parametrize("name", FIGURES)
-def test_the_same_data_give_the_same_bytes(name):
-    first, second = FIGURES[name](), FIGURES[name]()
-    assert first.png == second.png
+def test_the_same_data_give_the_same_bytes_whatever_a_readers_own_settings_and_these_are_kept(name):
+    first = drawing_of(name)
     assert first.png.startswith(b"\x89PNG")
     assert b"Software" not in first.png and b"matplotlib" not in first.png  # no version in the file
+    with matplotlib.rc_context({"font.size": 22, "axes.facecolor": "black", "lines.linewidth": 9, "savefig.dpi": 30}):
+        assert FIGURES[name]().png == first.png
+        assert matplotlib.rcParams["font.size"] == 22
 
 
 def test_another_process_gives_the_same_bytes():
+    """Of figures of several labs."""
     code = f"""
 import sys
 from lib import plots
-sys.stdout.buffer.write(plots.traffic_matrix({RING.tolist()}).png)
+for name, given in {FIGURES_OF_LABS}.items():
+    sys.stdout.buffer.write(getattr(plots, name)(*given).png)
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=300).stdout
-    assert out == plots.traffic_matrix(RING).png
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_readers_own_settings_change_nothing_and_are_kept(name):
-    before = FIGURES[name]().png
-    with matplotlib.rc_context({"font.size": 22, "axes.facecolor": "black", "lines.linewidth": 9, "savefig.dpi": 30}):
-        assert FIGURES[name]().png == before
-        assert matplotlib.rcParams["font.size"] == 22
+    assert out == b"".join(getattr(plots, name)(*given).png for name, given in FIGURES_OF_LABS.items())
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_fits_the_page_and_speaks(name):
-    drawing = FIGURES[name]()
+    drawing = drawing_of(name)
     assert drawing.width <= 8 and drawing.height <= 4  # inches
     data, metadata = drawing._repr_mimebundle_()
     assert base64.b64decode(data["image/png"]) == drawing.png
@@ -76,7 +92,6 @@ def test_every_figure_fits_the_page_and_speaks(name):
     json.dumps([data, metadata])  # what a notebook file can hold
 
 
-@pytest.mark.usefixtures("words_only")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -88,7 +103,7 @@ def test_every_figure_fits_the_page_and_speaks(name):
     ],
 )
 def test_the_alt_text_holds_the_numbers(name, words):
-    alt = FIGURES[name]().alt
+    alt = drawing_of(name).alt
     for word in words:
         assert word in alt
 
@@ -97,14 +112,14 @@ def test_a_notebook_stores_the_alt_text():
     """Executed by IPython itself, as a kernel would."""
     from IPython.core.interactiveshell import InteractiveShell
 
-    data, metadata = InteractiveShell.instance().display_formatter.format(FIGURES["traffic"]())
+    data, metadata = InteractiveShell.instance().display_formatter.format(drawing_of("traffic"))
     assert "image/png" in data
     assert metadata["image/png"]["alt"].startswith("Matrix of the bytes that each of 4 ranks")
     InteractiveShell.clear_instance()
 
 
 def test_outside_a_notebook_a_figure_is_saved_or_told(tmp_path, capsys):
-    drawing = FIGURES["waits"]()
+    drawing = drawing_of("waits")
     assert drawing.save(tmp_path / "waits.png").read_bytes() == drawing.png
     drawing.show()
     assert "Deadlock" in capsys.readouterr().out

@@ -71,21 +71,25 @@ def results():
     return {name: launch.capture(traced, fn, nproc=4) for name, fn in RUNS.items()}
 
 
+@pytest.fixture(scope="module")
+def drawings(results):
+    return {name: plots.ring(results[name]) for name in RUNS}
+
+
 @pytest.mark.parametrize("name", RUNS)
-def test_the_figure_says_what_this_run_did(results, name):
-    drawing = plots.ring(results[name])
+def test_the_figure_says_what_this_run_did(results, drawings, name):
+    drawing = drawings[name]
     assert CLAIMS[name] in drawing.alt
     assert drawing.png == plots.ring(results[name]).png
     assert drawing.width <= 8 and drawing.height <= 4  # inches
 
 
-def test_another_algorithm_is_another_figure(results):
-    drawings = [plots.ring(results[name]).png for name in RUNS]
-    assert len(set(drawings)) == len(RUNS)
+def test_another_algorithm_is_another_figure(drawings):
+    assert len({drawing.png for drawing in drawings.values()}) == len(RUNS)
 
 
-def test_another_run_of_the_same_function_is_the_same_figure(results):
-    assert plots.ring(launch.capture(traced, textbook_ring, nproc=4)).png == plots.ring(results["ring"]).png
+def test_another_run_of_the_same_function_is_the_same_figure(drawings):
+    assert plots.ring(launch.capture(traced, textbook_ring, nproc=4)).png == drawings["ring"].png
 
 
 def totals(results, name):
@@ -121,11 +125,10 @@ def test_a_round_in_which_nothing_is_added_is_named(results):
     assert [kind(states, arrived, n) for n in range(5)] == ["added"] * 2 + ["nothing added"] * 3
 
 
-@pytest.mark.usefixtures("words_only")
-def test_every_round_is_in_the_alt_text(results):
-    alt = plots.ring(results["ring"]).alt
+def test_every_round_is_in_the_alt_text(drawings):
+    alt = drawings["ring"].alt
     assert len(re.findall(r"Round \d: 0 to 1, 1 to 2, 2 to 3, 3 to 0; then rank 0 holds", alt)) == 6
-    star = plots.ring(results["star"]).alt
+    star = drawings["star"].alt
     assert "Round 1: 1 to 0, 2 to 0, 3 to 0; then rank 0 holds 4 4 4 4; rank 1 holds 1 1 1 1" in star
 
 
