@@ -97,7 +97,7 @@ def hostile(folder, root, out):
             days(before="import lib.check.framework\nlib.check.framework._score = lambda *_: '20'"), True
         ),
         "exits": (days("exit()"), False),
-        "exits_at_once": (days(before="exit()"), True),
+        "exits_at_once": (days(before="exit()"), False),
         "leaves_at_once": (days("os._exit(0)"), False),
         "loops": (days("while True: pass"), False),
         "sleeps": (days("time.sleep(100_000)"), False),
