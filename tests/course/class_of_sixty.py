@@ -134,7 +134,7 @@ def hand_in(folder, unsolved, root, out, students=60, seed=28):
     files, points = {}, {}
     for what, (text, keeps) in hostile(folder, root, out).items():
         files[what] = notebook.to_bytes(filled(right, training_days=text))
-        points[what] = [6, 4 * keeps, 10]
+        points[what] = [6, 4 * keeps, 10 * (what != "fills_the_disk")]  # with its ranks' room, too
     for what, data in broken(unsolved, right).items():
         files[what] = data
         points[what] = {"renamed": [6, 4, 10], "deleted": [6, 4, 0]}.get(what, [0, 0, 0])

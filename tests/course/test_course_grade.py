@@ -243,3 +243,8 @@ def test_the_course_tools_import_no_torch():
     look = f"import sys; from lib.course import {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_message_says_nothing_that_another_run_would_say_otherwise():
+    said = "no room in /scratch/ada/lab-run-x_1y/work, '/tmp/lab-grade-0/a', <f at 0x7f00aa>, ipykernel_12/345.py"
+    assert grade.plain(said) == "no room in .../work, '.../a', <f at ...>, ipykernel_....py"
