@@ -26,7 +26,7 @@ NOT_WRITTEN = "not written yet"  # the message of a check whose exercise still r
 CELL_TIMEOUT, TOTAL_TIMEOUT = 180.0, 1800.0  # seconds
 DIFFER = "Cell outputs differ"  # what nbval says of a check that printed something else than all points
 LOOK = "look by hand: "  # how a note begins that is meant for the instructor
-BY_CHANCE = re.compile(r"0x[0-9a-fA-F]{4,}|(?<=ipykernel_)\d+/\d+|(?<=lab-run-)\w+|(?<=lab-grade-)\w+")
+BY_CHANCE = re.compile(r"0x[0-9a-fA-F]{4,}|(?<=ipykernel_)\d+/\d+|[^\s'\"]*/lab-(?:run|grade)-\w+")
 
 
 def grade_notebook(

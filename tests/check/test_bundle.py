@@ -1,6 +1,7 @@
 """Several functions in one check: each is judged by itself, and the points add up. Bonus points say so."""
 
 import json
+import linecache
 import subprocess
 import sys
 
@@ -76,8 +77,20 @@ def test_the_right_one_is_used_from_then_on_and_one_line_is_reported(tmp_path, m
     (line,) = (tmp_path / "report").read_text().splitlines()
     assert json.loads(line) == {
         "id": "pair", "points": 1, "max_points": 5, "message": "three: the number: expected 3, got 4",
-        "hint": "you counted from 1.",
+        "hint": "you counted from 1.", "where": "",
     }  # fmt: skip
+
+
+def test_the_report_says_which_line_of_the_answer_the_verdict_is_about(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_REPORT", str(tmp_path / "report"))
+    cell, source, names = "/tmp/ipykernel_1/123.py", "def three():\n    few = {}\n    return few['three']\n", {}
+    monkeypatch.setitem(linecache.cache, cell, (len(source), None, source.splitlines(True), cell))
+    exec(compile(source, cell, "exec"), names)
+    with pytest.raises(CheckFailed):
+        check(PAIR, lambda: 2, names["three"])
+    line = json.loads((tmp_path / "report").read_text())
+    assert line["message"] == "three: the number: KeyError: 'three'"
+    assert line["where"] == "line 3 of three: return few['three']"
 
 
 def test_too_few_functions_are_named():

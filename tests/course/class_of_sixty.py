@@ -97,7 +97,7 @@ def hostile(folder, root, out):
             days(before="import lib.check.framework\nlib.check.framework._score = lambda *_: '20'"), True
         ),
         "exits": (days("exit()"), False),
-        "exits_at_once": (days(before="exit()"), True),
+        "exits_at_once": (days(before="exit()"), False),
         "leaves_at_once": (days("os._exit(0)"), False),
         "loops": (days("while True: pass"), False),
         "sleeps": (days("time.sleep(100_000)"), False),
@@ -134,7 +134,7 @@ def hand_in(folder, unsolved, root, out, students=60, seed=28):
     files, points = {}, {}
     for what, (text, keeps) in hostile(folder, root, out).items():
         files[what] = notebook.to_bytes(filled(right, training_days=text))
-        points[what] = [6, 4 * keeps, 10]
+        points[what] = [6, 4 * keeps, 10 * (what != "fills_the_disk")]  # with its ranks' room, too
     for what, data in broken(unsolved, right).items():
         files[what] = data
         points[what] = {"renamed": [6, 4, 10], "deleted": [6, 4, 0]}.get(what, [0, 0, 0])

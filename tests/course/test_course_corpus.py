@@ -113,8 +113,8 @@ CORPUS = {
     "extra_cells": Case(changed(lambda nb: nb.cells.insert(0, code("mine", "import os; os._exit(1)"))), FULL),
     "other_kernel": Case(changed(lambda nb: nb.metadata.update(kernelspec={"name": "julia-1.9"})), FULL),
     "prints_100_MB": Case(double("for _ in range(1000): print('x' * 100_000)", "return 2 * x"), NO_DOUBLE, "printed"),
-    "exit": Case(double("exit()"), NO_DOUBLE, "the kernel died"),
-    "exit_in_its_cell": Case(double("return 2 * x", before="exit()"), FULL),
+    "exit": Case(double("exit()"), NO_DOUBLE, "SystemExit"),
+    "exit_in_its_cell": Case(double("return 2 * x", before="exit()"), NO_DOUBLE, "SystemExit"),
     "sleeps": Case(double("import time", "time.sleep(100_000)"), NO_DOUBLE, "ran longer than 4 s"),
     "fills_the_disk": Case(
         double("for n in range(100): open(f'big{n}', 'wb').write(b'x' * 10**7)", "return 2 * x"), NO_DOUBLE, "No space"
@@ -122,8 +122,8 @@ CORPUS = {
     "deletes_its_notebook": Case(
         double(
             "for path in pathlib.Path().rglob('*'): path.unlink() if path.is_file() else None",
-            *("assert not os.listdir()", "return 2 * x"),
-            before="import os, pathlib",
+            "return 2 * x",
+            before="import pathlib",
         ),
         FULL,
     ),

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from xml.etree import ElementTree
 
 import nbformat
@@ -171,6 +172,14 @@ def test_a_notebook_that_does_not_exist_is_an_error(toy_root, tmp_path):
         grade.grade_notebook("lab9", tmp_path / "none.ipynb", toy_root)
 
 
+def test_ranks_find_room_for_their_sockets_below_a_long_temporary_folder(tmp_path, monkeypatch):
+    assert len(str(tmp_path)) > nbval_run.LONGEST
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert nbval_run._short() == "/tmp"
+    monkeypatch.setattr(tempfile, "tempdir", "/run/tmp")
+    assert nbval_run._short() is None
+
+
 def row_of(exercise, *lines):
     """The row that one check gets whose cell passed and left these report lines."""
     cell = nbval_run.Cell(exercise.check.id, "passed", "", list(lines))
@@ -182,6 +191,8 @@ def row_of(exercise, *lines):
 def test_a_report_line_cannot_give_more_than_the_checks_points(solution):
     exercise = notebook.exercises(solution)[0]
     assert row_of(exercise, {"points": 12})["points"] == 12
+    where = {"points": 12, "message": "small: KeyError: 2", "where": "line 2 of double: return {}[x]"}
+    assert row_of(exercise, where)["message"] == "small: KeyError: 2, line 2 of double: return {}[x]"
     assert row_of(exercise, {"points": 4000})["points"] == 40
     for odd in (-5, "40", None, float("nan"), [40]):
         assert row_of(exercise, {"points": odd})["points"] == 0
@@ -258,3 +269,8 @@ def test_the_course_tools_import_no_torch():
     look = f"import sys; from lib.course import {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_message_says_nothing_that_another_run_would_say_otherwise():
+    said = "no room in /scratch/ada/lab-run-x_1y/work, '/tmp/lab-grade-0/a', <f at 0x7f00aa>, ipykernel_12/345.py"
+    assert grade.plain(said) == "no room in .../work, '.../a', <f at ...>, ipykernel_....py"
