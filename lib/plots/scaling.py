@@ -58,7 +58,7 @@ def scaling(measured, predicted, title=None, note="", at=None):
     for i, link in enumerate(links):
         panels[0].text(0.04, 0.95 - 0.085 * i, link, transform=panels[0].transAxes, color=color[link], weight="bold",
                        va="top")  # fmt: skip
-    claim = _scaling_claim(links, speedup)
+    claim = _scaling_claim(kinds, links, speedup)
     return finish(
         figure,
         title or claim,
@@ -74,7 +74,7 @@ def scaling(measured, predicted, title=None, note="", at=None):
 _KINDS = {"strong": "strong: one batch, divided", "weak": "weak: one batch per rank"}
 
 
-def _scaling_claim(links, speedup):
+def _scaling_claim(kinds, links, speedup):
     """What the last kind's and link's efficiency is, against the first's; of what was measured, where it was."""
     how = "measured" if any(how == "measured" for _, how, _ in speedup) else "predicted"
     efficiency = {}
