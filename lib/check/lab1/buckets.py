@@ -64,13 +64,11 @@ REDUCE_BUCKET = Exercise(
     hints=(
         s.CALLED_LIB.saying("build it from the all_reduce that the function is given."),
         s.NO_GROUP,
-        Hint("the parameter, not its gradient", s.either(s.kind("touched"), s.fact("touched")),
-             "a parameter itself has changed. Gradients are averaged, p.grad; it is the optimizer that changes p."),
+        means.PARAMETER_CHANGED,
         means.NOT_DIVIDED,
         means.DIVIDED_TWICE,
         means.WORLD_SIZE,
-        Hint("another divisor", s.kind("value", factor=True),
-             "the sum is right, but divided by another number than N, the group's number of ranks."),
+        means.ANOTHER_DIVISOR,
         Hint("what all_reduce returns", s.both(s.refused("None"), _raised_after_the_sum),
              "all_reduce(tensor, group) sums in place, and need not return anything: use the tensor that you gave it."),
         Hint("a copy of a gradient that is not contiguous",
@@ -80,11 +78,8 @@ REDUCE_BUCKET = Exercise(
              "what is written there is lost. Write back with p.grad.copy_(piece.view_as(p.grad))."),
         Hint("never written back", s.kind("value", own=True),
              "the flat tensor is a copy: after the all-reduce each piece must be copied back, p.grad.copy_(piece)."),
-        Hint("a parameter without gradient", s.either(s.kind("value", absent=True), s.refused("None")),
-             "where this rank did not use a parameter, p.grad is None. It contributes zeros, and must hold the mean "
-             "afterwards, or the ranks' models part: p.grad = torch.zeros_like(p)."),
-        Hint("an op for all_reduce", s.raised("TypeError"),
-             "the all_reduce that you are given takes (tensor, group) and sums. Divide yourself."),
+        means.NO_GRADIENT,
+        means.NO_OP,
         Hint("a rank that returns early", lambda p: p.kind == "clash" and p.fact("over"),
              "a rank that has no gradient for this bucket takes part all the same, with zeros: the others wait for "
              "it."),
@@ -95,9 +90,7 @@ REDUCE_BUCKET = Exercise(
              "write back in the order in which you flattened: each parameter's piece begins where the one before it "
              "ends, and has p.numel() elements."),
         s.NOT_KEPT,
-        Hint("not the all_reduce it was given", s.kind("another way"),
-             "whoever calls your function chooses the algorithm: call the argument `all_reduce`, not one that you "
-             "imported."),
+        means.NOT_GIVEN,
         s.NARROW,
         Hint("one message per parameter", lambda p: p.kind == "calls" and len(p.facts["got"]) > 1,
              "that is the naive way: put all gradients into one flat tensor, and all-reduce that."),

@@ -124,9 +124,23 @@ NOT_DIVIDED = Hint("not divided", scaled(lambda N: N),
 DIVIDED_TWICE = Hint("divided twice", scaled(lambda N: 1 / N),
                      "divide by N once, before the all-reduce or after it. (The loss is the mean over the rank's own "
                      "shard: leave it.)")  # fmt: skip
-WORLD_SIZE = Hint(
-    "the world's size, not the group's",
-    scaled(lambda N: N / WORLD),
-    "in a smaller group it is the group's ranks that are summed: divide by dist.get_world_size(group).",
-)
+WORLD_SIZE = Hint("the world's size, not the group's", scaled(lambda N: N / WORLD),
+                  "in a smaller group it is the group's ranks that are summed: divide by "
+                  "dist.get_world_size(group).")  # fmt: skip
+PARAMETER_CHANGED = Hint("the parameter, not its gradient", s.either(s.kind("touched"), s.fact("touched")),
+                         "a parameter itself has changed. Gradients are averaged, p.grad; it is the "
+                         "optimizer that changes p.")  # fmt: skip
+NO_GRADIENT = Hint("a parameter without gradient",
+                   s.either(s.kind("value", absent=True), s.refused("None")),
+                   "where this rank did not use a parameter, p.grad is None. It contributes zeros, and "
+                   "must hold the mean afterwards, or the ranks' models part: p.grad = "
+                   "torch.zeros_like(p).")  # fmt: skip
+ANOTHER_DIVISOR = Hint("another divisor", s.kind("value", factor=True),
+                       "the sum is right, but divided by another number than N, the group's number of "
+                       "ranks.")  # fmt: skip
+NO_OP = Hint("an op for all_reduce", s.raised("TypeError"),
+             "the all_reduce that you are given takes (tensor, group) and sums. Divide yourself.")  # fmt: skip
+NOT_GIVEN = Hint("not the all_reduce it was given", s.kind("another way"),
+                 "whoever calls your function chooses the algorithm: call the argument `all_reduce`, not "
+                 "one that you imported.")  # fmt: skip
 UNLIKE = s.either(s.kind("clash", "mismatch", "died"), s.hung)

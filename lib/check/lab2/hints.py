@@ -70,6 +70,11 @@ COUNTED_FROM_ONE = Hint("counted from one", s.kind("unknown"), "ranks, stages an
 TWICE = Hint("twice", s.kind("twice"), "an action stands in two places: each is done once.")
 WHOLE_BACKWARD = Hint("halves of a backward", s.kind("kinds"),
         "a backward is whole here, B. Its halves I and W come with the zero-bubble schedules.")  # fmt: skip
+HALVES_ONLY = Hint("a whole backward", s.kind("kinds"),
+                   "every backward is split here: I first, its W later.")  # fmt: skip
+W_FIRST = Hint("W before its I", s.kind("order"),
+               "I of a micro-batch stands before its W: it brings the gradient of the output on which W "
+               "works.")  # fmt: skip
 NO_BACKWARD = Hint(
     "no backward",
     lambda p: p.kind == "missing" and not any(a.kind in "BI" for a in p.facts["expected"] - p.facts["missing"]),

@@ -71,7 +71,7 @@ EXERCISE = Exercise(
         Hint("another rank's stage", s.kind("place"),
              "the V goes down the ranks and up again: rank i has stages i and 2p-1-i, rank 0 the first and the last."),
         hints.COUNTED_FROM_ONE,
-        Hint("a whole backward", s.kind("kinds"), "every backward is split here: I first, its W later."),
+        hints.HALVES_ONLY,
         hints.NO_BACKWARD,
         Hint("one stage per rank",
              lambda p: p.kind == "missing"
@@ -87,8 +87,7 @@ EXERCISE = Exercise(
              "I reads what its own F kept: the list of a rank begins with the forwards of its upper stage."),
         Hint("the lower stage first", lambda p: p.kind == "order" and p.facts["action"].kind == "F",
              "the last rank has the two stages in the middle: what its upper stage gives, its lower one takes."),
-        Hint("W before its I", s.kind("order"),
-             "I of a micro-batch stands before its W: it brings the gradient of the output on which W works."),
+        hints.W_FIRST,
         Hint("turns that do not fit", s.kind("deadlock"),
              "count on p = 2, m = 3: a micro-batch goes down all upper stages, up all lower ones, and its gradient "
              "down and up again. On rank i 2(p-i)-1 forwards come first, then i times both stages' in turn."),
