@@ -52,7 +52,7 @@ def _frames(path, start):
 
 
 def _parse(text):
-    main = text.split("Current thread")[-1]
+    main = text.split("Current thread 0x")[-1].partition("Current thread's C stack")[0]  # Python 3.14 adds that one
     return [(file, int(line), function) for file, line, function in FRAME.findall(main)]
 
 
