@@ -1,7 +1,7 @@
 """python -m lib.cost score                          errors against published runs
 python -m lib.cost predict ROWS.csv --out OUT.csv    predict rows of the columns of lib/cost/data/rows.csv
 python -m lib.cost plan --model gpt-3-175b --gpu A100-80GB --gpus 1024 --batch 1536     what fits, how fast, how sure
-python -m lib.cost fit                               fit the parameters again, on lib/cost/data/rows.csv
+python -m lib.cost fit                               fit the parameters again, from what they are
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main():
             score.main()
         elif asked.command == "fit":
             cases = fit.cases()
-            fit.write(fit.fit(fit.thinned(cases)))
+            fit.write(fit.fit(fit.thinned(cases), fit.now()))
             parameters.cache_clear()
             ranges.write(score.residuals())
             score.show("Step time, in sample: absolute percentage error", score.step_time(cases=cases))

@@ -12,8 +12,8 @@ are alike, so of a new one S sources say less than their many rows: the correcti
 fitted, so e_j is the error as it is, and s_j = a r.
 
 A plan that nobody has run has no source, so no factor of its stack either. There e_j is the error that row j has with
-the planner's factor instead of its own, r is 1, and S publishers count, each alike: what differs from cluster to cluster and
-from stack to stack counts too.
+the planner's factor instead of its own, r is 1, and S publishers count, each alike: what differs from cluster to
+cluster and from stack to stack counts too.
 
 Source of the rule: split conformal prediction with normalised residuals (Lei et al. 2018, section 5.2). The errors are
 in data/residuals.csv, written by `python -m lib.cost fit`.

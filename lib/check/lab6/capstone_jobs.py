@@ -25,10 +25,10 @@ class Job(NamedTuple):
 
 _DENSE, _MIXTURE, _H100, _GB200 = load("gpt-3-175b"), known()["qwen3-235b-a22b"], gpu("H100-80GB"), gpu("GB200")
 JOBS = {
-    "dense, H100": Job(_DENSE, _H100, 0.58),
-    "dense, GB200": Job(_DENSE, _GB200, 0.36),
-    "mixture, H100": Job(_MIXTURE, _H100, 0.35),
-    "mixture, GB200": Job(_MIXTURE, _GB200, 0.2),
+    "dense, H100": Job(_DENSE, _H100, 0.59),
+    "dense, GB200": Job(_DENSE, _GB200, 0.41),
+    "mixture, H100": Job(_MIXTURE, _H100, 0.37),
+    "mixture, GB200": Job(_MIXTURE, _GB200, 0.22),
 }
 
 
@@ -44,7 +44,7 @@ CASES = (
     _asked_for("dense, GB200", 4, 4, 8, 8, 3), _asked_for("dense, GB200", 8, 8, 8, 4),
     _asked_for("mixture, H100", 2, 1, 4, 64, 12, 16, "full"), _asked_for("mixture, H100", 16, 8, 4, 8, 12, 32, "full"),
     _asked_for("mixture, H100", 8, 4, 2, 32, 47, 16, "full"), _asked_for("mixture, H100", 16, 8, 8, 4, 3, 16, "full"),
-    _asked_for("mixture, H100", 8, 4, 4, 16, 6, 32), _asked_for("mixture, GB200", 8, 4, 1, 64, 1, 64),
+    _asked_for("mixture, H100", 8, 4, 4, 16, 6, 32), _asked_for("mixture, GB200", 2, 1, 4, 64, 12, 32),
     _asked_for("mixture, GB200", 16, 8, 1, 32, 1, 64), _asked_for("mixture, GB200", 8, 4, 4, 16, 6, 16),
     _asked_for("mixture, GB200", 8, 4, 8, 8, 6, 32, "full"),
 )  # fmt: skip

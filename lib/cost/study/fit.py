@@ -129,6 +129,11 @@ def fit(cases, start=None, rounds=12):
     return {**values, **{f"factor {stack}": float(np.exp(log)) for stack, log in factors.items()}}
 
 
+def now():
+    """{parameter: value} of data/parameters.csv, stack factors apart."""
+    return {row["parameter"]: row["value"] for row in table("parameters") if row["start"] is not None}
+
+
 def write(values):
     """Put fitted values into data/parameters.csv; what it says about each parameter stays."""
     rows = [row for row in table_as_text("parameters") if not row["parameter"].startswith("factor ")]

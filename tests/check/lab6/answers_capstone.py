@@ -22,7 +22,7 @@ BEST = {
     "dense, H100": JOB(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True),
     "dense, GB200": JOB(4, tp=8, pp=2, dp=16, v=8, sequence_parallel=True),
     "mixture, H100": JOB(2, tp=1, pp=4, dp=64, ep=16, v=12, recompute="full"),
-    "mixture, GB200": JOB(8, tp=4, pp=1, dp=64, ep=64, sequence_parallel=True),
+    "mixture, GB200": JOB(2, tp=1, pp=4, dp=64, ep=32, v=12),
 }
 
 
