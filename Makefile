@@ -17,7 +17,7 @@ ENV := $(CONDA_PREFIX)
 else
 ENV := .venv
 endif
-# `make test` also tries nbgrader and, where Chromium is installed, JupyterLab in it.
+# `make test` also tries nbgrader and the book, `make test-all` both and JupyterLab in Chromium, where that is installed.
 ifneq ($(filter test test-all,$(MAKECMDGOALS)),)
 EXTRAS ?= nbgrader,browser,book
 endif
@@ -31,8 +31,8 @@ PIP := $(PY) -m pip install $(shell test -t 2 || echo --quiet) --disable-pip-ver
 STAMP := $(ENV)/.labs-ready-$(subst /,-,$(CURDIR))$(EXTRAS:%=-%)
 COMMA := ,
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
-# Three tests at a time on two cores: ranks mostly wait for each other.
-SIDE_BY_SIDE := -n 3 --dist loadscope --no-loadscope-reorder -p no:nbval
+# Four tests at a time on two cores: ranks wait for each other, kernels to begin, and hangs for their verdict.
+SIDE_BY_SIDE := -n 4 --dist loadscope --no-loadscope-reorder -p no:nbval
 TEST_OPTIONS ?=
 # Python sees to its own compiled files: without them each rank of each launch would compile lib again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -15,6 +15,7 @@ from tests.benchmarks import bench_context_parallel, report  # noqa: E402
 TINY = (1, 4, 16, 4)
 
 
+@pytest.mark.slow
 def test_each_way_is_timed_against_torchs_ring():
     outcome = bench_context_parallel.measured([2], TINY, 2)
     ways = ("ring", "gathered", "Ulysses")

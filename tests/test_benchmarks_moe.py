@@ -18,6 +18,7 @@ from tests.benchmarks.bench_moe import Pair, Size, both_layers, check_equal, sor
 TINY = Size(n=24, D=8, F=16, E=8)
 
 
+@pytest.mark.slow
 def test_every_comparison_is_made_and_reported():
     outcome = bench_moe.measured([2], TINY, (4, 8), 2)
     assert [(row.what, row.ranks, str(row.bar)) for row in outcome.rows] == [

@@ -46,6 +46,7 @@ def test_a_step_that_is_not_as_predicted_misses_the_bar(longer, verdict):
     assert report.as_json("own_runs", outcome, report.machine(), quick=True)["data"]
 
 
+@pytest.mark.slow
 def test_on_ranks_every_part_is_measured_in_every_round():
     found, place = bench_own_runs.measured(TINY, ROWS, 2)
     assert place == "gloo" and found.keys() == PLANS.keys()

@@ -24,6 +24,7 @@ LARGE = bench_tensor_parallel.SEQUENCES * TINY.seq_len * TINY.hidden  # elements
 # --- both sides do the same, or nothing is timed ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_on_ranks_every_way_is_timed_against_dtensors():
     outcome = bench_tensor_parallel.measured([2], TINY, 2)
     ways = ["tensor parallel", "sequence parallel", "sequence parallel, no sums"]
@@ -128,6 +129,7 @@ def test_a_sum_that_is_not_sent_is_noticed():
         check(torch.nn.Identity())
 
 
+@pytest.mark.slow
 def test_on_paced_ranks_every_link_is_measured_in_every_round():
     found, place = bench_paced_tensor_parallel.measured([1, 2], 2)
     assert place == "gloo" and found[1].keys() == found[2].keys()

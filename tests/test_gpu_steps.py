@@ -4,6 +4,7 @@ import pathlib
 import sys
 
 import pytest
+import torch
 import torch.distributed as dist
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -58,10 +59,16 @@ def test_a_killed_rank_starts_again_under_torchrun(capsys):
     assert "went on from step" in capsys.readouterr().out
 
 
-def test_the_groups_of_a_mesh_end_with_its_case():
+@pytest.mark.parametrize("meshes", ["one", pytest.param("all", marks=pytest.mark.slow)])
+def test_a_mesh_trains_as_one_process_does_and_its_groups_end_with_its_case(meshes):
     def counted():
-        found = test_gpu_hybrid.run_each()
-        return max(found.values()), len(dist.distributed_c10d._world.pg_map)
+        if meshes == "all":
+            found = test_gpu_hybrid.run_each().values()
+        else:
+            seen = test_gpu_hybrid.on_mesh(test_gpu_hybrid.HybridByHand, {"tp": 2}, test_gpu_hybrid.sgd)
+            want = torch.tensor(test_gpu_hybrid.one_process(test_gpu_hybrid.sgd))
+            found = ((torch.tensor(seen) - want) / want).abs().flatten().tolist()
+        return max(found), len(dist.distributed_c10d._world.pg_map)
 
     for worst, left in launch.capture(counted, nproc=2, backend="gloo", timeout=300, fresh=True):
         assert worst < test_gpu_hybrid.TOLERANCE and left == 1, "the world alone"

@@ -49,10 +49,10 @@ class Edit:
         return Edit((*self.changes, (old, new)))
 
     def of(self, reference):
-        text = _written(reference)
+        text = textwrap.dedent(inspect.getsource(reference))
         module, where = sys.modules[reference.__module__], reference.__name__
         if not all(old in text for old, _ in self.changes):
-            text, where = _written(module), f"{module.__name__}, where {where} is"
+            text, where = inspect.getsource(module), f"{module.__name__}, where {where} is"
         for old, new in self.changes:
             if text.count(old) != 1:
                 raise ValueError(f"{old!r} is {text.count(old)} times in {where}, expected once: name more of it")
@@ -61,12 +61,6 @@ class Edit:
         scope = dict(vars(module)) | {"__name__": "a_mistake"}
         exec(compile(text, FILE, "exec"), scope)
         return scope[reference.__name__]
-
-
-@functools.cache
-def _written(thing):
-    """Once for all of its mistakes: to find where a function ends takes a while."""
-    return textwrap.dedent(inspect.getsource(thing))
 
 
 def edit(old: str, new: str) -> Edit:

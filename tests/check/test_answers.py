@@ -13,9 +13,12 @@ each answer that fails on the ranks. A student's answer is judged alone. So wher
 asked for, an answer is judged again, alone, and that counts.
 """
 
+import functools
 import importlib.util
+import inspect
 import pathlib
 import sys
+from unittest import mock
 
 import pytest
 
@@ -43,7 +46,8 @@ def known_mistakes(name):
     return {mistake.made(exercise.reference): mistake.hint for mistake in mistakes_of(exercise, module)}
 
 
-ANSWERS = [load(path) for path in sorted(pathlib.Path(__file__).parent.glob("lab*/answers_*.py"))]
+with mock.patch.object(inspect, "getsource", functools.cache(inspect.getsource)):  # once for all mistakes of a function
+    ANSWERS = [load(path) for path in sorted(pathlib.Path(__file__).parent.glob("lab*/answers_*.py"))]
 WRONG = [(name, fn, hint) for m in ANSWERS for name, answers in m.WRONG.items() for fn, hint in answers.items()]
 RIGHT = [(name, fn) for m in ANSWERS for name, answers in m.RIGHT.items() for fn in answers]
 ALONE = {fn for m in ANSWERS for fn in getattr(m, "ALONE", ())}  # they leave behind what the next would stumble over

@@ -1,5 +1,8 @@
 """Lab 0 in JupyterLab as a student sees it, in a real browser: hint, points, slider, stop button, nothing left behind.
 
+In `make test` each has its shorter proof: tests/test_quick.py a check's hint, tests/test_explore.py a slider in a live
+kernel, tests/launch a stop and a kernel that is killed, tests/course/test_course_validate.py an unsolved lab.
+
 Needs Chromium (Debian: `apt-get install chromium`) and Playwright, which drives it (`pip install -e '.[browser]'`).
 """
 
@@ -23,6 +26,7 @@ from lib.course.notebook import ROOT
 pytest.importorskip("playwright", reason="not run: playwright is not installed (pip install -e '.[browser]')")
 from playwright.sync_api import sync_playwright
 
+pytestmark = pytest.mark.slow
 LAB = "lab0_concepts"
 PATIENCE = 120  # seconds for anything, on a machine that does ten things at once
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -224,7 +224,7 @@ AT_ANY_MOMENT = """
     def short():
         time.sleep(0.2)
         dist.barrier()
-    for k in range(10):
+    for k in range(int(os.environ["STOPS"])):
         after = random.Random(k).random() * (4 if k < 2 else 0.4)
         timer = threading.Timer(after, os.kill, [os.getpid(), signal.SIGINT])
         said, through = "", False
@@ -244,8 +244,9 @@ AT_ANY_MOMENT = """
 """
 
 
-def test_a_stop_at_any_moment_is_told_in_a_line(program):
-    code, out, err = finish(program(LOOP + AT_ANY_MOMENT, FOLDER=""))
+@pytest.mark.parametrize("stops", ["4", pytest.param("20", marks=pytest.mark.slow)])
+def test_a_stop_at_any_moment_is_told_in_a_line(program, stops):
+    code, out, err = finish(program(LOOP + AT_ANY_MOMENT, FOLDER="", STOPS=stops))
     assert (code, err) == (0, "") and "again [0, 1]" in out, err
 
 
