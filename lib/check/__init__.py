@@ -12,6 +12,7 @@ pure.py tensors.py                   functions without ranks, of plain numbers a
 claims.py traffic.py                 the usual judges: of values, and of what was sent
 explain.py symptoms.py               what a wrong number says; hints that exercises share
 failure.py guard.py                  an answer that raised, hung or exited, on ranks and here, as facts
+left_out.py                          why adversarial cases do not apply
 mistakes.py fingerprints.py          known mistakes, which no release has, and the table of what they leave behind
 """
 

@@ -10,6 +10,10 @@ claims: the loss falls below the entropy of the text; the first losses are those
 ranks end with the same parameters; each rank sent 2(N-1)/N * n numbers per step, no more and no fewer.
 
     python -m lib.demo --ranks 4 --seconds 60 --out results/demo [--steps 200] [--text FILE]
+
+on_ranks.py  what each rank does
+claims.py    what is claimed of the run, printed and drawn
+command.py   the command: its options, the ranks, a bar of their progress
 """
 
 from lib.demo.claims import one_process, report

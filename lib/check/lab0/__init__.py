@@ -18,6 +18,5 @@ Beside them:
 
     cheapest.py                     the part of all_reduce_time.py that chooses
     blame_cases.py                  dumps as plain data
-    left_out.py                     why an exercise, here or in another lab, leaves out adversarial cases
     *_wrong.py                      known mistakes of the file of that name; no release has them
 """
