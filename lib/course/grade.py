@@ -25,6 +25,7 @@ from .notebook import CourseError, Exercise
 NOT_WRITTEN = "not written yet"  # the message of a check whose exercise still raises NotImplementedError
 CELL_TIMEOUT, TOTAL_TIMEOUT = 180.0, 1800.0  # seconds
 DIFFER = "Cell outputs differ"  # what nbval says of a check that printed something else than all points
+RAISED = re.compile(r"\brank \d+ raised ")
 LOOK = "look by hand: "  # how a note begins that is meant for the instructor
 BY_CHANCE = re.compile(r"0x[0-9a-fA-F]{4,}|(?<=ipykernel_)\d+/\d+|[^\s'\"]*/lab-(?:run|grade)-\w+")
 
@@ -144,9 +145,12 @@ def _judge(exercise: Exercise, run: nbval_run.Run, merged: merge.Merged, stuck: 
 def _with_place(line: dict, exercise: Exercise, merged: merge.Merged) -> str:
     """The message of a report line, and which line of the answer it speaks of.
 
-    Of an answer that did not return, that line is where it happened to be stopped: told is the loop around it.
+    Of an answer that did not return, that line is where it happened to be stopped: told is the loop around it. And
+    where several ranks raise, it is chance whose error comes first.
     """
     message, where = str(line["message"]), str(line.get("where") or "")
+    if RAISED.search(message):
+        message = re.sub(r"\brank \d+\b", "a rank", message)
     number = re.match(r"line (\d+)", where)
     if number and ("has not returned" in message or "no progress" in message):
         ids = {cell.id for cell in exercise.answers}

@@ -193,6 +193,9 @@ def test_a_report_line_cannot_give_more_than_the_checks_points(solution):
     assert row_of(exercise, {"points": 12})["points"] == 12
     where = {"points": 12, "message": "small: KeyError: 2", "where": "line 2 of double: return {}[x]"}
     assert row_of(exercise, where)["message"] == "small: KeyError: 2, line 2 of double: return {}[x]"
+    one, other = ({"points": 0, "message": f"2 ranks: rank {r} raised ValueError: rank {r} and itself"} for r in (0, 1))
+    assert row_of(exercise, one) == row_of(exercise, other)
+    assert row_of(exercise, one)["message"] == "2 ranks: a rank raised ValueError: a rank and itself"
     assert row_of(exercise, {"points": 4000})["points"] == 40
     for odd in (-5, "40", None, float("nan"), [40]):
         assert row_of(exercise, {"points": odd})["points"] == 0
