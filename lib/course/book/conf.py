@@ -16,6 +16,7 @@ html_math_renderer = "mathml"
 
 html_theme = "sphinx_book_theme"
 html_static_path = ["static"]
+html_favicon = "static/icon.svg"  # without one, a browser asks the server's root for it
 html_css_files = ["book.css"]
 html_js_files = [("book.js", {"defer": "defer"})]
 html_show_search_summary = False  # it would ask for the pages, which a page opened as a file may not
