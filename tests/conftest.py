@@ -78,7 +78,7 @@ def ranks_start_light():
     from lib.launch import server
 
     lib = ["lib.launch.worker", "lib.check.framework", "lib.collectives", "lib.model", "lib.text", "lib.hybrid"]
-    lib += [f"lib.check.{name}" for name in ("calls", "footprint", "forward_backward", "pure", "symptoms", "traffic")]
+    lib += [f"lib.check.{name}" for name in ("calls", "footprint", "symptoms", "traffic")]
     server.PRELOAD, server.AT_ONCE = [*server.PRELOAD, *lib], True
     framework.TIMEOUT = 60
 
