@@ -21,8 +21,8 @@ TINY = Shape(vocab_size=16, seq_len=8, n_layers=4, hidden=16, n_heads=2)
 
 
 @pytest.mark.skipif(
-    torch.__version__.startswith("2.10."),
-    reason="not run: torch 2.10's own ScheduleZBVZeroBubble ends over gloo with 'Pair is not connected'",
+    torch.__version__.startswith(("2.10.", "2.11.")),
+    reason="not run: before 2.12 torch's own ScheduleZBVZeroBubble ends over gloo with 'Pair is not connected'",
 )
 def test_on_ranks_every_schedule_is_timed_against_torchs():
     outcome = bench_pipeline.measured([2], TINY, 2)

@@ -76,7 +76,7 @@ def test_torchs_own_tool_reads_the_dumps(hang):
     done = subprocess.run(tool, capture_output=True, text=True, timeout=120)
     said = done.stdout + done.stderr
     if "gloo != 'nccl'" in said:
-        pytest.skip(f"not run: the tool of torch {torch.__version__} reads NCCL's dumps alone; 2.11's reads gloo's too")
+        pytest.skip(f"not run: the tool of torch {torch.__version__} reads NCCL's dumps alone; 2.12's reads gloo's too")
     assert done.returncode == 0, said
     assert "missing ranks: {2}" in said and "gloo:all_reduce" in said
 
