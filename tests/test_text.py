@@ -1,6 +1,7 @@
 """Text becomes numbers and back; N ranks together draw what one process draws."""
 
 import math
+from pydoc_data import topics
 
 import pytest
 import torch
@@ -20,6 +21,18 @@ def test_the_help_pages_are_real_text_with_plausible_entropy():
 def test_no_paragraph_stands_twice():
     paragraphs = text.help_pages().split("\n\n")
     assert len(paragraphs) == len(set(paragraphs)) > 1000
+
+
+def test_help_pages_with_more_characters_than_the_models_know_lose_the_rare_ones(monkeypatch):
+    """As those of Python 3.14."""
+    here = text.help_pages()
+    more = {f"page {i}": f"Nobody knows {chr(0x4E00 + i)}.\n\nEverybody knows {i}." for i in range(40)}
+    monkeypatch.setattr(topics, "topics", topics.topics | more)
+    there = text.load()
+    assert 100 <= len(there.vocabulary) <= text.CHARACTERS
+    said = there.decode(there.tokens)
+    assert set(here.split("\n\n")) <= set(said.split("\n\n"))
+    assert "Everybody knows 39." in said and chr(0x4E00 + 39) not in said
 
 
 def test_encode_and_decode_are_inverses(tmp_path):

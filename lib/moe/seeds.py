@@ -41,16 +41,12 @@ STORED = seeds.Seeds(
 
 
 def make(run, seed):
-    """The model of a run of RUNS and a seed: a GPT, or a MoEGPT whose capacity is twice the even load.
-
-    It knows the text's characters: up to 104 in the help pages of Python 3.11 to 3.13, more in 3.14's.
-    """
+    """The model of a run of RUNS and a seed: a GPT, or a MoEGPT whose capacity is twice the even load."""
     experts, auxiliary, width = RUNS[run]
-    shape = replace(SHAPE, vocab_size=max(SHAPE.vocab_size, len(texts.load().vocabulary)))
     if not experts:
-        return GPT(replace(shape, mlp_hidden=width), seed)
+        return GPT(replace(SHAPE, mlp_hidden=width), seed)
     top_2 = lambda logits: top_k_gate(logits, 2)
-    return MoEGPT(shape, experts, top_2, factor=2, auxiliary=auxiliary, z=0.0, seed=seed, expert_hidden=width)
+    return MoEGPT(SHAPE, experts, top_2, factor=2, auxiliary=auxiliary, z=0.0, seed=seed, expert_hidden=width)
 
 
 def windows(text, part=slice(None)):

@@ -20,8 +20,7 @@ def test_what_is_stored_is_what_the_command_would_write():
 
 
 @pytest.mark.parametrize("run", seeds.RUNS)
-def test_the_table_tells_the_parameters(run, monkeypatch):
-    monkeypatch.setattr(texts, "help_pages", lambda: 1000 * "two characters, or ten")
+def test_the_table_tells_the_parameters(run):
     table = seeds.__doc__.split("used per token\n")[1].split("\n\n")[0]
     (line,) = [line for line in table.splitlines() if re.match(rf"    {re.escape(run)}  ", line)]
     parameters = f"{sum(p.numel() for p in seeds.make(run, 0).parameters()):,}"
@@ -36,14 +35,6 @@ def test_windows_are_all_of_the_validation_part_and_each_rank_its_own():
     assert torch.equal(targets.flatten(), text.validation[1 : tokens.numel() + 1])
     parts = [seeds.windows(text, slice(rank, None, 2))[0] for rank in range(2)]
     assert all(torch.equal(part, tokens[rank::2]) for rank, part in enumerate(parts))
-
-
-def test_a_text_of_more_characters_has_a_model_that_knows_them(monkeypatch):
-    more = texts.load().vocabulary + "".join(map(chr, range(0x4E00, 0x4E00 + 80)))
-    monkeypatch.setattr(texts, "help_pages", lambda: 20 * more)
-    text = texts.load()
-    for run in ("dense", "8 experts"):
-        assert seeds.make(run, 0)(text.tokens[-32:][None]).shape == (1, 32, len(text.vocabulary))
 
 
 def test_the_loss_is_the_mean_over_all_characters():
