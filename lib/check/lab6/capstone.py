@@ -40,7 +40,7 @@ def chosen_plans():
         "dense, H100": plan(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True),
         "dense, GB200": plan(8, tp=8, pp=2, dp=16, v=16, sequence_parallel=True),
         "mixture, H100": plan(2, tp=1, pp=4, dp=64, ep=16, v=12, recompute="full"),
-        "mixture, GB200": plan(8, tp=4, pp=1, dp=64, ep=64, sequence_parallel=True),
+        "mixture, GB200": plan(2, tp=1, pp=4, dp=64, ep=32, v=12),
     }
 
 

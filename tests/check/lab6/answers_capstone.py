@@ -346,7 +346,7 @@ WRONG = {
     "main_costs": {
         computing_and_tensor: "costs that the plan does not have",
         computing_and_data: "messages that hide",
-        bubble_and_messages: "costs that the plan does not have",
+        bubble_and_messages: "no computing",
         bubble_and_largest_message: "no computing",
         messages_alone: "no bubble",
         bubble_wherever_there_is_one: "not by the plan",
