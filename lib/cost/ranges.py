@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lib.cost.published import DATA
+from lib.cost.published import DATA, table_as_text
 from lib.cost.step import step_seconds
 
 SHARE = 0.8  # of the runs
@@ -65,12 +65,15 @@ def features(kind, task):
 def half_width(kind, task, source=None):
     """q s: predicted x exp(-q s) to predicted x exp(q s) holds 80 % of such runs.
 
-    kind: "time" or "memory"; source: of a published row; a run of nobody's if it is not given or not known.
+    kind: "time" or "memory"; source: of a published row, known if it begins with one that is ("simumax-b200-again");
+    otherwise, or if it is not given, the run counts as nobody's.
     Raises ValueError for a kind of which no errors are known.
     """
     known = _errors(kind)
     s = float(scale(features(kind, task), known.coefficients))
-    return known.q * s * drawn(*known.publishers[publisher(source)]) if source in known.sources else known.unseen * s
+    if source and source.startswith(tuple(known.sources)):
+        return known.q * s * drawn(*known.publishers[publisher(source)])
+    return known.unseen * s
 
 
 def scale(found, coefficients):
@@ -91,8 +94,7 @@ def _errors(kind):
 
 def read(kind):
     """[row of data/residuals.csv] of one kind. Raises ValueError if there is none."""
-    with open(DATA / "residuals.csv", newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["kind"] == kind]
+    rows = [row for row in table_as_text("residuals") if row["kind"] == kind]
     if not rows:
         raise ValueError(f"no errors of kind {kind!r} in lib/cost/data/residuals.csv: use time or memory")
     return rows

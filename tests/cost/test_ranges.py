@@ -64,7 +64,8 @@ def test_a_stack_that_nobody_has_measured_has_a_wider_range():
         nobody = ranges.half_width("time", task)
         assert nobody > ranges.half_width("time", task, source)
         assert nobody == ranges.half_width("time", task, "elsewhere")
-        assert nobody == ranges.half_width("time", task, source + "-next")  # a release of which no row is known
+        assert nobody == ranges.half_width("time", task, ranges.publisher(source) + "-next")  # no row of it is known
+        assert ranges.half_width("time", task, source + "-again") == ranges.half_width("time", task, source)
 
 
 def test_another_release_is_as_far_off_as_another_publisher():

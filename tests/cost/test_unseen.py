@@ -8,7 +8,7 @@ prints, 8 to 1,024); pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan
 docs/b200/b200_release_v1.2_summary.md @ 1b8ca90bec07; yanring/Megatron-MoE-ModelZoo best_practice/Qwen3/readme.md
 @ c1ad0b5c89f4.
 
-data/elsewhere.csv, of releases and publishers of which no row is known: NVIDIA/dgxc-benchmarking nemotron/README.md
+data/unseen_stacks.csv, of releases and publishers of which no row is known: NVIDIA/dgxc-benchmarking nemotron/README.md
 @ dc1028f67478, nemotron/README_15b.md @ 0b71cfda5163 and README_340b.md, nemo_megatron/README_175b.md @ 0b71cfda5163,
 llama3.1/README_8b.md @ 143b90dd91f9 and README.md of spring 2025, grok1/README.md, deepseek_v3/pretraining/README.md,
 by NeMo container; docs.nvidia.com/nemo-framework performance summaries 25.02, 25.04 and 25.07; NVIDIA-NeMo/Automodel
@@ -87,7 +87,7 @@ def test_mixtures_are_predicted_as_mixtures(rows):
 
 def test_runs_of_stacks_of_which_no_row_is_known(tmp_path):
     """126 step times, 20 % off on average, 85 % in their ranges; NeMo's dense models 9 %. Half-widths 25 and 54 %."""
-    rows = predicted("elsewhere", 126, tmp_path)
+    rows = predicted("unseen_stacks", 126, tmp_path)
     width = lambda rows: np.median([(row["high"] - row["low"]) / 2 / row["predicted"] for row in rows])
     mixtures = [row for row in rows if model_of(row).experts]
     assert inside(rows) >= 0.8 and 0.2 < width(rows) < 0.3 and 0.4 < width(mixtures) < 0.6
