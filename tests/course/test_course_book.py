@@ -1,11 +1,13 @@
 """The book: built without a warning, whole, with no line of an answer, and asking for nothing outside its folder."""
 
 import base64
+import concurrent.futures
 import html
 import itertools
 import json
 import math
 import re
+import threading
 import zlib
 from html.parser import HTMLParser
 from xml.dom import minidom
@@ -233,6 +235,24 @@ def test_figures_are_kept_until_what_they_are_drawn_from_changes(tmp_path, monke
         explorers.write(tmp_path, ["capacity"], tmp_path / "kept")
         assert (tmp_path / "capacity.js").read_text() == drawn
         assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
+def test_two_books_at_once_may_keep_the_same_figures(tmp_path, monkeypatch):
+    both = threading.Barrier(2, timeout=60)
+
+    def draw(folder, names, processes):
+        (folder / "capacity.js").write_text("drawn")
+        both.wait()
+
+    monkeypatch.setattr(explorers, "_draw", draw)
+    for turn in range(50):
+        folders = [tmp_path / f"{turn}{book}" for book in "ab"]
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for folder in folders:
+                folder.mkdir()
+            kept = tmp_path / f"kept{turn}"
+            list(pool.map(lambda folder, kept=kept: explorers.write(folder, ["capacity"], kept), folders))
+        assert [(folder / "capacity.js").read_text() for folder in folders] == ["drawn"] * 2
 
 
 def test_the_recorded_ring_is_the_ring_and_its_last_frame_says_so():

@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,12 +112,13 @@ def write(folder: Path, names: list[str], kept: Path, processes: int = 2) -> Non
     """
     kept = kept / _sources()
     if not all((kept / f"{name}.js").exists() for name in names):
-        part = kept.with_name(f".{os.getpid()}")
-        part.mkdir(parents=True)
-        _draw(part, names, processes)
-        for old in kept.parent.glob("[!.]*"):
+        kept.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept) as part:
+            _draw(Path(part), names, processes)
+            for drawn in Path(part).iterdir():
+                os.replace(drawn, kept / drawn.name)  # another book may have drawn the same meanwhile
+        for old in set(kept.parent.iterdir()) - {kept}:
             shutil.rmtree(old, ignore_errors=True)
-        os.replace(part, kept)
     for name in names:
         shutil.copy(kept / f"{name}.js", folder)
 
