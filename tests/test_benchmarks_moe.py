@@ -13,7 +13,8 @@ sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest
 from lib import launch, ledger  # noqa: E402
 from lib.moe import capacity, keep, top_k_gate  # noqa: E402
 from tests.benchmarks import bench_moe, report  # noqa: E402
-from tests.benchmarks.bench_moe import Pair, Size, both_layers, check_equal, sorting_and_einsum  # noqa: E402
+from tests.benchmarks.bench_moe import sorting_and_einsum  # noqa: E402
+from tests.benchmarks.moe_layers import Pair, Size, both_layers, check_equal  # noqa: E402
 
 TINY = Size(n=24, D=8, F=16, E=8)
 

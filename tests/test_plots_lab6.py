@@ -1,25 +1,19 @@
-"""Lab 6's figures and explorer: what is drawn lies where the data say, and the claim is the one in the numbers."""
+"""Lab 6's figures: what is drawn lies where the data say, and the claim is the one in the numbers."""
 
 import functools
-import itertools
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 from figures import behind, check_page
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import FancyBboxPatch, Rectangle
-from test_plots import SEEN_BY, lab, linear
 
-from lib import explore, plots
+from lib import plots
 from lib.automatic import Cluster, choose, cut_into_stages, named, trace
 from lib.automatic.layouts import both_ways
 from lib.cost.hardware import GIB
-from lib.cost.step import step_seconds
-from lib.explore import lab6
 from lib.mesh import groups_along
 from lib.model import Block, Shape
-from lib.plots.components import BYTES, SECONDS, grouped
 from lib.unequal import stages_by_speed
 
 SIZES = {"pp": 2, "dp": 2, "tp": 2}
@@ -225,22 +219,6 @@ def test_memory_beyond_the_room_is_hatched(drawn):
     assert [line.get_xdata()[0] for line in upper.lines] == pytest.approx([80, 66])
 
 
-def test_every_component_of_the_cost_model_has_a_part():
-    shape, device, stack = lab6.known()["gpt-3-175b"], lab6.gpu("A100-80GB"), lab6.stacks()[lab6.DEFAULT_STACK]
-    plan = lab6.Plan(1536, 1, 8, 8, 16, zero=1, sequence_parallel=True)
-    seconds = step_seconds(shape, plan, device, stack)
-    needs = lab6.memory(shape, plan, stack)
-    assert sum(grouped(seconds, SECONDS).values()) == pytest.approx(sum(seconds.values()))
-    assert sum(grouped(needs, BYTES).values()) == pytest.approx(sum(needs.values()))
-
-
-@pytest.mark.parametrize("parts", [SECONDS, BYTES], ids=["seconds", "bytes"])
-def test_the_parts_colours_stay_apart_for_every_reader(parts):
-    for seen_by in SEEN_BY.values():
-        seen = [lab(np.clip(seen_by @ linear(color), 0, 1)) for color, _ in parts.values()]
-        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 14
-
-
 def test_operators_lie_in_order_with_their_strategies(drawn):
     operators, plans = traced()
     figure, _ = drawn("shardings")
@@ -275,30 +253,6 @@ def test_a_layer_is_as_long_as_on_its_stages_devices(drawn):
         assert found == [COSTS[k][i] for stage, k in zip(cut.layers, cut.devices, strict=True) for i in stage]
     assert figure.axes[1].get_title(loc="left") == f"found: step {FOUND.seconds:.3g} ms"
     assert figure.axes[0].get_title(loc="left") == f"one each: step {14 + 7 * 6:g} ms"
-
-
-def test_the_explorer_says_what_fits_what_is_best_and_what_cannot_be():
-    draw = explore.draw_plans
-    assert "Fits, and takes" in draw().alt and "times the best plan's" in draw().alt
-    assert "Does not fit" in draw(micro_batch=8).alt
-    assert "not a multiple of dp 16 x micro-batch 1" in draw(batch=1544).alt
-    assert "1,024 GPUs are no multiple of tp 8 x pp 12 = 96" in draw(pp=12).alt
-    assert "96 layers leave one of 64 stages without any" in draw(pp=64).alt
-    best = lab6.best_plan("gpt-3-175b", "A100-80GB", 1024, 1536)
-    assert draw(tp=best.tp, pp=best.pp, micro_batch=best.micro_batch).png != draw().png
-
-
-def test_evidence_has_a_box_for_each_number_and_frames_what_is_off_first():
-    fine, none = [[False] * 4] * 3, [[None, None, False, False]] * 3
-    late = [[False] * 4, [False, True, False, True], [True] * 4]
-    off = {("input", "tokens"): fine, ("loss", "own share"): none, ("gradient", "cut"): late, ("update", "cut"): late}
-    shown = plots.evidence(off)
-    check_page(shown, plots.evidence(off))
-    assert "12 of 42 numbers are not as in one process" in shown.alt
-    assert "gradient: cut is off in step 1 on ranks 1, 3; step 2 on ranks 0, 1, 2, 3." in shown.alt
-    framed = plots.evidence(off, framed=True)
-    assert "First of all, the gradient of step 1 is not as in one process" in framed.alt and framed.png != shown.png
-    assert "0 of 12 numbers" in plots.evidence({("input", "tokens"): fine}, framed=True).alt
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """What the cells of a notebook may do to their ranks. Each says first how it found its rank; see test_warm.py."""
 
+import builtins
 import gc
+import inspect
 import logging
 import os
 import random
@@ -19,6 +21,7 @@ from torch import nn
 
 from lib import collectives, ledger
 from lib.collectives import background, p2p
+from lib.zero import Zero1
 
 
 def found():
@@ -97,8 +100,7 @@ def told_once():
 
 def handlers():
     before = found()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN), signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 30)
     sys.setrecursionlimit(2000)
     gc.disable()
@@ -114,8 +116,7 @@ def streams():
 
 def groups():
     before = found()
-    pair = dist.new_group([0, 1])
-    other = dist.new_group([0, 1])
+    pair, other = dist.new_group([0, 1]), dist.new_group([0, 1])
     x = torch.ones(4)
     dist.all_reduce(x, group=pair)
     dist.all_reduce(x, group=other)
@@ -171,8 +172,6 @@ def a_collective_of_one_rank():
 
 
 def in_the_background():
-    from lib.collectives import background
-
     before = found()
     x = torch.ones(1000)
     background.start(collectives.all_reduce, x).wait()
@@ -180,8 +179,6 @@ def in_the_background():
 
 
 def a_failure_in_the_background():
-    from lib.collectives import background
-
     before = found()
     try:
         background.start(lambda: 1 / 0).wait()
@@ -215,8 +212,6 @@ def uses_a_linear():
 
 def another_builtin():
     before = found()
-    import builtins
-
     builtins.abs = lambda x: x
     return before
 
@@ -229,8 +224,6 @@ def another_function_of_lib():
 
 
 def another_method_of_lib():
-    from lib.zero import Zero1
-
     before = found()
     Zero1.step = lambda self: None
     return before
@@ -295,8 +288,7 @@ def raises():
 
 def hangs():
     found()
-    x = torch.ones(2)
-    dist.recv(x, (dist.get_rank() + 1) % dist.get_world_size())
+    dist.recv(torch.ones(2), (dist.get_rank() + 1) % dist.get_world_size())
 
 
 def does_not_match():
@@ -304,10 +296,5 @@ def does_not_match():
     dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if dist.get_rank() == 1 else dist.ReduceOp.SUM)
 
 
-CELLS = [
-    nothing, random_numbers, defaults, environment, told_once, handlers, streams, groups, uneven_groups, a_message,
-    a_message_nobody_waits_for, a_receive_nobody_waits_for, a_collective_nobody_waits_for, a_collective_of_one_rank,
-    in_the_background, a_failure_in_the_background, another_relu, another_method, another_forward, uses_a_linear,
-    another_builtin, another_function_of_lib, another_method_of_lib, a_table_of_lib, a_thread, a_process, a_hook,
-    a_class, a_training_step, destroys_the_world, raises, hangs, does_not_match,
-]  # fmt: skip
+MINE = [fn for fn in list(globals().values()) if inspect.isfunction(fn) and fn.__module__ == __name__]
+CELLS = MINE[1:]  # without `found`

@@ -2,6 +2,10 @@
 
 import time
 
+import psutil
+
+from lib.launch import warm
+
 
 def finish(process, timeout=300):
     out, err = process.communicate(timeout=timeout)
@@ -16,3 +20,9 @@ def eventually(condition, seconds=120):
             return True
         time.sleep(0.05)
     return False
+
+
+def no_rank_is_left():
+    """Of those of this process (children of a server, so grandchildren of it), some may rest until the next run."""
+    family = lambda: {rank.pid for child in psutil.Process().children() for rank in child.children()}
+    return eventually(lambda: family() <= warm.resting())  # one that is being made is not known by its number yet

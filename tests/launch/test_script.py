@@ -1,0 +1,100 @@
+"""A function of a notebook as a file for torchrun."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from lib import launch
+
+
+def test_a_function_becomes_a_script_that_torchrun_runs(tmp_path):
+    body = f"""
+        import torch
+        import torch.distributed as dist
+        from lib import launch
+        FACTOR = 3
+        def scaled(x):
+            return x * FACTOR
+        def total(n):
+            x = scaled(torch.ones(n))
+            dist.all_reduce(x)
+            return x.sum().item()
+        print(launch.as_script(total, r"{tmp_path}/total.py", 5, nproc=2))
+    """
+    path = tmp_path / "cell.py"
+    path.write_text(textwrap.dedent(body))
+    command = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout.split()
+    assert command[:4] == ["torchrun", "--standalone", "--nproc-per-node", "2"]
+    books = tmp_path / "books"
+    ran = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *command[1:]], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "LEDGER_DIR": str(books), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(re.findall(r"\[rank \d\] 30\.0", ran.stdout)) == ["[rank 0] 30.0", "[rank 1] 30.0"]
+    judged = subprocess.run([sys.executable, "-m", "lib.ledger", books], capture_output=True, text=True)
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    assert "the books agree" in judged.stdout
+
+
+CELLS = [
+    "import contextlib\nimport torch\nimport torch.distributed as dist\nfrom torch import nn\nfrom lib import launch",
+    """
+WIDTH = 3
+def check(n=WIDTH):
+    return n
+class Base(nn.Module):
+    def __init__(self, module, width=WIDTH):
+        super().__init__()
+        self.module, self.width = module, width
+    @contextlib.contextmanager
+    def doubled(self):
+        yield 2 * check()
+class Wrapper(Base):
+    @torch.no_grad()
+    def forward(self, x):
+        with self.doubled() as two:
+            return self.module(x) * 0 + two
+Chosen = Wrapper
+requires_grad = torch.ones(1)  # also the name of an attribute that total() reads
+""",
+    """
+def total():
+    x = Chosen(nn.Linear(1, 1))(torch.ones(1))
+    dist.all_reduce(x)
+    return 0 if x.requires_grad else x.item()
+""",
+    "print(launch.as_script(total, 'total.py', nproc=1))",
+]
+
+
+def test_the_classes_of_a_notebook_go_into_the_script(tmp_path):
+    """`inspect` finds no class that was typed into a cell; bases, decorators, super() and aliases need care."""
+    script = "from IPython.core.interactiveshell import InteractiveShell\nshell = InteractiveShell.instance()\n"
+    script += "import sys\nsys.modules['__main__'] = shell.user_module\n"
+    script += "".join(f"shell.run_cell({cell!r}, store_history=True).raise_error()\n" for cell in CELLS)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = (tmp_path / "total.py").read_text()
+    assert (
+        text.index("class Base") < text.index("class Wrapper") < text.index("Chosen = Wrapper") < text.index("def to")
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *done.stdout.split()[1:]], capture_output=True, text=True,
+        cwd=tmp_path, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert "[rank 0] 6.0" in ran.stdout, ran.stdout + ran.stderr
+
+
+def print_it(x):
+    print(x)
+
+
+def test_a_value_that_cannot_be_written_into_a_script_is_named(tmp_path):
+    with pytest.raises(TypeError, match="argument 0 of print_it is a Tensor"):
+        launch.as_script(print_it, tmp_path / "x.py", torch.ones(2))
