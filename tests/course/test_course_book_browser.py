@@ -230,9 +230,12 @@ def test_nothing_sticks_out_of_a_phone(chromium, book_folder, name):
 
 
 @pytest.mark.parametrize("width", [1200, 390])
-def test_what_a_slider_says_stands_in_one_line(chromium, book_folder, width):
+def test_sliders_begin_below_each_other_and_what_one_says_stands_in_one_line(chromium, book_folder, width):
     with Pages(chromium, book_folder, width=width) as pages:
-        said = pages.open("lab0_concepts").locator("output", has_text="7 billion")
+        figure = pages.open("lab0_concepts").locator("[data-figure=model_memory]")
+        lefts = figure.locator("input").evaluate_all("them => them.map(one => one.getBoundingClientRect().left)")
+        assert len(lefts) == 2 and lefts[0] == lefts[1]
+        said = figure.locator("output", has_text="7 billion")
         assert said.evaluate("one => one.getClientRects().length") == 1 and said.bounding_box()["height"] < 30
 
 
