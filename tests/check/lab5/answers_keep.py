@@ -189,7 +189,7 @@ WRONG = {
     renormalised: "not the choice's weights",
     floats_when_empty: "nobody to keep",
     two_places_at_most: "other pairs",
-    k_at_most_E: None,
+    k_at_most_E: "an error in one case",
     float64_weights: "another form",
     one_slot_at_least: "other pairs",
     not_yet: "not written",
