@@ -76,10 +76,10 @@ def _source(fits):
     return lambda p: p.kind == "value" and fits(p.facts)
 
 
-def _receives(p):
-    """Has every rank of the case begun a receive?"""
+def _both_begun(p):
+    """Has every rank of the case begun a send and a receive?"""
     book, members = s.failed(p).book, s.failed(p).members
-    return book is not None and all(any(e.op == "recv" for e in book.of(rank)) for rank in members)
+    return book is not None and all({"send", "recv"} <= {e.op for e in book.of(rank)} for rank in members)
 
 
 EXERCISE = Exercise(
@@ -93,7 +93,7 @@ EXERCISE = Exercise(
               left_alone(_cases), new(_cases), kept(_cases)),
     ),
     hints=(
-        Hint("received from another rank", s.both(s.all_wait_in("send"), _receives),
+        Hint("received from another rank", s.both(s.hung, _both_begun),
              "sends and receives were begun, but they do not belong together: your tensor goes to `to`, and what you "
              "get comes from `frm`."),
         Hint("everyone sends first", s.all_wait_in("send"),
