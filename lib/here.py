@@ -24,7 +24,7 @@ SERVERS = ("jupyterlab", "nbval")  # no lab imports them: a notebook may have an
 
 
 def ready() -> None:
-    """Install what is missing on Colab and Kaggle, and say which GPUs there are and what they run.
+    """Install what is missing on Colab and Kaggle, say which GPUs there are and what they run, and prepare to launch.
 
     Raises RuntimeError, with what is missing and the next move, where nothing may be installed or it failed.
     """
@@ -33,10 +33,13 @@ def ready() -> None:
         if not place:
             raise RuntimeError(f"the labs need {_listed(wrong)}. Run `make setup`, then restart the kernel.")
         _install(place, wrong)
-    from lib import gpus  # needs torch
+    from lib import gpus  # needs torch, and so does what launches
+    from lib.launch import warm
 
-    for line in [*said(gpus.working()), *filter(None, [linux.missing()])]:
+    found = gpus.working()
+    for line in [*said(found), *filter(None, [linux.missing()])]:
         print(line)
+    warm.prepare(bool(found.names))
 
 
 def missing() -> dict[str, str]:

@@ -1,7 +1,8 @@
 """What every lab's tests of figures ask of a figure, and how they look behind its picture."""
 
-import importlib
 import json
+
+from lib.plots import style
 
 
 def check_page(figure, again):
@@ -12,10 +13,9 @@ def check_page(figure, again):
     json.dumps(figure._repr_mimebundle_())
 
 
-def behind(draw, room, monkeypatch):
-    """(figure, title, caption, alt) that draw() would make a picture of, in lib.plots.<room>."""
+def behind(draw, monkeypatch):
+    """(figure, title, caption, alt) that draw() would make a picture of."""
     kept = []
-    module = importlib.import_module(f"lib.plots.{room}")
-    monkeypatch.setattr(module, "finish", lambda *parts: kept.append(parts))
+    monkeypatch.setattr(style, "finish", lambda *parts: kept.append(parts))
     draw()
     return kept[0]

@@ -13,6 +13,7 @@ from lib import backend, gpus, here
 from lib.course import build, notebook
 from lib.course.notebook import ROOT
 from lib.gpus import Gpus
+from lib.launch import warm
 
 
 def first_cells():
@@ -24,6 +25,18 @@ def test_every_lab_begins_with_the_same_cell():
     sources = {cell.source for cell in first_cells()}
     assert len(sources) == 1 and "here.ready()" in sources.pop()
     assert {notebook.role(cell) for cell in first_cells()} == {"setup"}
+
+
+def test_it_lets_a_server_import_ahead_of_the_first_run_once_and_nothing_where_graded(monkeypatch):
+    begun = []
+    monkeypatch.setattr(warm.Server, "start", lambda server: begun.append(server))
+    for graded in (False, True):
+        monkeypatch.setattr(warm, "_servers", [])
+        monkeypatch.setattr(warm, "GRADED", graded)
+        here.ready()
+        here.ready()
+        assert warm._servers == ([] if graded else begun) and len(begun) == 1
+    assert begun[0].loaded  # ranks come from it, though the first may have to wait
 
 
 def test_where_all_is_there_it_says_nothing(capsys):

@@ -13,7 +13,7 @@ BELOW_PARALLEL = COLLECTIVES | SHARED
 MAY_IMPORT = {
     "linux": set(),
     "gpus": set(),
-    "here": {"gpus", "linux"},
+    "here": {"gpus", "launch", "linux"},
     "peers": set(),
     "cycle": set(),
     "backend": {"gpus", "peers"},

@@ -153,7 +153,7 @@ def test_without_a_crossing_the_title_says_who_wins():
 
 def test_an_algorithm_has_its_colour_whatever_it_is_beside(monkeypatch):
     def seen(measured, predicted):
-        figure, *_ = behind(lambda: plots.cost_curves(measured, predicted), "curves", monkeypatch)
+        figure, *_ = behind(lambda: plots.cost_curves(measured, predicted), monkeypatch)
         lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == len(SIZES)]
         return [to_hex(line.get_color()) for line in lines]
 
@@ -171,13 +171,13 @@ def test_an_algorithm_has_its_colour_whatever_it_is_beside(monkeypatch):
 def test_a_title_of_ones_own_marks_no_takeover(monkeypatch):
     curves = {"tree": LATENCY, "ring": BANDWIDTH}
     for title, marks in ((None, 1), ("Another claim", 0)):
-        figure, *_ = behind(lambda title=title: plots.cost_curves(curves, {}, title=title), "curves", monkeypatch)
+        figure, *_ = behind(lambda title=title: plots.cost_curves(curves, {}, title=title), monkeypatch)
         assert sum(line.get_marker() == "D" for line in figure.axes[0].lines) == marks
 
 
 def test_an_axis_of_few_decades_has_more_than_one_number(monkeypatch):
     flat = (SIZES, [0.02 + s / 1e8 for s in SIZES])
-    figure, *_ = behind(lambda: plots.cost_curves({"ring": flat}, {}), "curves", monkeypatch)
+    figure, *_ = behind(lambda: plots.cost_curves({"ring": flat}, {}), monkeypatch)
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["20 ms", "50 ms", "100 ms"]
 
 

@@ -37,7 +37,7 @@ FIGURES = {
         {"parameter server": STAR, "ring": RING}, {"ring": [2_400_000] * 4}, note="200,000 parameters."
     ),
     "scaling": lambda: plots.scaling(THROUGHPUT, {"weak": {"slow": (RANKS, [10, 20, 38, 70])}}),
-    "one panel": lambda: plots.scaling({}, {"weak": {"slow": (RANKS, [10, 20, 38, 70])}}, at=4),
+    "one panel": lambda: plots.scaling({}, {"weak": {"slow": (RANKS, [10, 20, 38, 70])}}),
     "share": lambda: plots.communication_share(SHARE, SHARE, {"slow": 8.0, "fast": 1000.0}),
     "underflow": lambda: plots.underflow(VALUES),
     "gradient_range": lambda: plots.gradient_range(GRADIENTS, 2.0**13),

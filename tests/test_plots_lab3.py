@@ -20,7 +20,7 @@ FIGURES = {
     "activation_memory": lambda: plots.activation_memory(KEPT, FORMULA, note="D = 512."),
     "measured alone": lambda: plots.activation_memory({"keep": 2000, "regathered": 500}),
     "tp_volume": lambda: plots.tp_volume({**INSIDE, **ACROSS}, {**INSIDE, **ACROSS}),
-    "predicted alone": lambda: plots.tp_volume({}, ACROSS, at=4),
+    "predicted alone": lambda: plots.tp_volume({}, ACROSS),
     "attention_volume": lambda: plots.attention_volume(
         {"4 heads on 4": {"ring": ([2], [3.0]), "Ulysses": ([2], [2.0])}},
         {

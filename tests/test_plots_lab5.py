@@ -45,7 +45,7 @@ FIGURES = {
     "seed losses": lambda: plots.seed_losses(
         [50, 100, 150], TWO, {"dense": 0.2, "8 experts": 0.1}, {"dense": ([50], [3])}, note="Two seeds."
     ),
-    "capacity measured": lambda: plots.capacity_trade(CURVES, {"tokens dropped": ([1, 2], [0.3, 0.01])}),
+    "capacity alone": lambda: plots.capacity_trade(CURVES),
 }
 
 
@@ -80,7 +80,7 @@ def test_the_same_data_give_the_same_bytes_on_a_page_with_words(name):
         ("seeds", ["8 experts: +0.000 (-0.100 to +0.100) at 50, -0.100 (-0.100 to -0.100) at 100"]),
         ("seed losses", ["After 150 steps dense is 0.50 lower; after 15 seconds 8 experts is 0.75 lower"]),
         ("seed losses", ["Two seeds.", "100 ms a step: 2.750 (2.500 to 3.000) at 50, 2.250 (2.000 to 2.500) at"]),
-        ("capacity measured", ["Tokens dropped: 50.0% at 0.5, 0.0% at 2", "tokens dropped, measured: 30.0% at 1"]),
+        ("capacity alone", ["tokens dropped: 50.0% at 0.5, 0.0% at 2", "slots empty, predicted: 0.0% at 0.5"]),
     ],
 )  # fmt: skip
 def test_the_alt_text_holds_the_claim_and_the_numbers(name, words):
@@ -90,8 +90,8 @@ def test_the_alt_text_holds_the_claim_and_the_numbers(name, words):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """drawn(name, module) -> (figure, title): the figure itself in place of its PNG."""
-    return lambda name, room: behind(FIGURES[name], room, monkeypatch)[:2]
+    """drawn(name) -> (figure, title): the figure itself in place of its PNG."""
+    return lambda name: behind(FIGURES[name], monkeypatch)[:2]
 
 
 def words(axes):
@@ -99,7 +99,7 @@ def words(axes):
 
 
 def test_bands_are_shares_and_dashes_are_even_parts(drawn):
-    figure, _ = drawn("load", "expert_load")
+    figure, _ = drawn("load")
     for axes, shares in zip(figure.axes, (COLLAPSE / 100, EVEN), strict=True):
         edges = [line.get_ydata() for line in axes.lines[:4]]
         assert np.allclose(edges, shares.cumsum(1).T)
@@ -110,7 +110,7 @@ def test_bands_are_shares_and_dashes_are_even_parts(drawn):
 
 
 def test_what_is_over_capacity_is_hatched(drawn):
-    figure, _ = drawn("load and capacity", "expert_load")
+    figure, _ = drawn("load and capacity")
     (axes,) = figure.axes
     hatched = [c for c in axes.collections if c.get_hatch()]
     tops = [max(path.vertices[:, 1].max() for path in c.get_paths()) for c in hatched if c.get_paths()]
@@ -120,7 +120,7 @@ def test_what_is_over_capacity_is_hatched(drawn):
 
 
 def test_a_line_ends_at_its_expert_and_what_finds_no_slot_in_a_cross(drawn):
-    figure, _ = drawn("routing", "routing")
+    figure, _ = drawn("routing")
     (axes,) = figure.axes
     lines = [p for p in axes.patches if isinstance(p, PathPatch)]
     ends = [(p.get_path().vertices[0][1], p.get_path().vertices[-1][1]) for p in lines]
@@ -135,7 +135,7 @@ def test_a_line_ends_at_its_expert_and_what_finds_no_slot_in_a_cross(drawn):
 
 
 def test_points_lie_where_they_are_and_dense_ones_on_the_line(drawn):
-    figure, _ = drawn("sparse", "sparse")
+    figure, _ = drawn("sparse")
     (axes,) = figure.axes
     line, *series = axes.lines
     assert line.is_dashed() and np.allclose(np.divide(line.get_xdata(), line.get_ydata()), 2)
@@ -145,7 +145,7 @@ def test_points_lie_where_they_are_and_dense_ones_on_the_line(drawn):
 
 def test_a_label_keeps_clear_of_the_next_point(monkeypatch):
     near = {"a": {"left": (4e6, 16e6), "right": (5e6, 10e6), "far": (64e6, 9e6)}}
-    figure, *_ = behind(lambda: plots.sparse_layer(near), "sparse", monkeypatch)
+    figure, *_ = behind(lambda: plots.sparse_layer(near), monkeypatch)
     assert {text.get_text(): text.get_ha() for text in figure.axes[0].texts} == {
         "left": "right", "right": "left", "far": "left",
     }  # fmt: skip
@@ -156,15 +156,16 @@ def test_an_exchange_is_the_traffic_matrix_with_another_claim():
     assert plots.exchange_matrix([[1, 1], [1, 1]]).alt.startswith("Even: every rank's experts get 2 rows.")
 
 
-def test_predicted_is_dashed_and_measured_solid(drawn):
-    figure, _ = drawn("capacity measured", "capacity")
+def test_predicted_shares_are_dashed_and_in_percent(drawn):
+    figure, title = drawn("capacity alone")
+    assert title == "Tokens dropped: 50.0% at 0.5, 0.0% at 2"
     lines = figure.axes[0].lines
-    assert [line.is_dashed() for line in lines] == [True, True, False]
-    assert list(lines[2].get_ydata()) == pytest.approx([30, 1])
+    assert [line.is_dashed() for line in lines] == [True, True]
+    assert list(lines[1].get_ydata()) == pytest.approx([0, 25, 50])
 
 
 def test_bars_are_rows_computed_dropped_and_empty_slots(drawn):
-    figure, _ = drawn("slots", "expert_slots")
+    figure, _ = drawn("slots")
     slots, dropless = figure.axes
     bars = lambda axes: [
         [(round(b.get_x() + 0.41), b.get_y(), b.get_height()) for b in bars] for bars in axes.containers
@@ -177,7 +178,7 @@ def test_bars_are_rows_computed_dropped_and_empty_slots(drawn):
 
 
 def test_differences_are_taken_seed_by_seed(drawn):
-    figure, title = drawn("seeds", "seeds")
+    figure, title = drawn("seeds")
     (axes,) = figure.axes
     bands = [c.get_paths()[0].vertices for c in axes.collections]
     of_8, dots, of_32, none, zero = axes.lines
@@ -231,9 +232,8 @@ def test_more_slots_drop_less_and_skew_drops_more():
         (lambda: plots.expert_slots([1, 2], {}), r"0 capacities, asked \(2,\): give 1 to 4"),
         (lambda: plots.expert_slots([1, -2], {"a": None}), r"asked \[1, -2\]"),
         (lambda: plots.expert_slots([1, 2], {"a": 0}), "slots are 1 or more"),
-        (lambda: plots.capacity_trade({}), "predicted nothing, measured nothing"),
+        (lambda: plots.capacity_trade({}), "predicted nothing: predict 1 to 8"),
         (lambda: plots.capacity_trade({"a": ([1], [2])}), "a: 1 factors and 1 shares"),
-        (lambda: plots.capacity_trade(CURVES, {"b": ([1], [0])}), "measured b: predict 1 to 8"),
     ],
 )  # fmt: skip
 def test_wrong_data_is_refused_with_its_numbers(draw, says):

@@ -129,8 +129,8 @@ def test_the_alt_text_holds_the_claim_and_the_numbers(name, words):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """drawn(name, module) -> (figure, title): the figure itself in place of its PNG."""
-    return lambda name, room: behind(FIGURES[name], room, monkeypatch)[:2]
+    """drawn(name) -> (figure, title): the figure itself in place of its PNG."""
+    return lambda name: behind(FIGURES[name], monkeypatch)[:2]
 
 
 def words(axes):
@@ -144,7 +144,7 @@ def boxes(axes, color=None):
 
 
 def test_ranks_lie_by_their_coordinates_and_a_group_has_one_colour(drawn):
-    figure, _ = drawn("mesh in groups", "mesh")
+    figure, _ = drawn("mesh in groups")
     (axes,) = figure.axes
     ranks = [p for p in axes.patches if isinstance(p, Rectangle)]
     places = [(p.get_x(), p.get_y()) for p in ranks]
@@ -159,7 +159,7 @@ def test_ranks_lie_by_their_coordinates_and_a_group_has_one_colour(drawn):
 
 
 def test_a_pipeline_a_data_group_and_a_tensor_group_cross(drawn):
-    figure, _ = drawn("big mesh", "big_mesh")
+    figure, _ = drawn("big mesh")
     grid, below = figure.axes
     (nodes,) = [c for c in grid.collections if isinstance(c, PatchCollection)]
     colors = [tuple(color) for color in nodes.get_facecolor()]
@@ -168,15 +168,15 @@ def test_a_pipeline_a_data_group_and_a_tensor_group_cross(drawn):
 
 
 def test_measured_is_filled_and_predicted_dashed(drawn):
-    figure, _ = drawn("placement", "step_times")
+    figure, _ = drawn("placement")
     (axes,) = figure.axes
     assert [p.get_width() for p in boxes(axes)] == pytest.approx([300, 100, 300, 500])
     assert [line.get_xdata()[1] for line in axes.lines] == pytest.approx([300, 400, 300, 900])
     assert all(line.is_dashed() for line in axes.lines) and "800 ms (-11%)" in words(axes)
-    figure, _ = drawn("predicted in parts", "step_times")
+    figure, _ = drawn("predicted in parts")
     widths = [p.get_width() for p in boxes(figure.axes[0])]
     assert widths == pytest.approx([300, 100, 50, 400, 300, 100, 900])  # predicted in parts, then measured, twice
-    figure, _ = drawn("own runs", "step_times")
+    figure, _ = drawn("own runs")
     (axes,) = figure.axes
     assert (0.85, 1.15) in [(round(p.get_x(), 6), round(p.get_x() + p.get_width(), 6)) for p in axes.patches]
     late = [text.get_color() for text in axes.texts if text.get_text() == "3 s (+50%)"]
@@ -184,11 +184,11 @@ def test_measured_is_filled_and_predicted_dashed(drawn):
 
 
 def test_the_least_lost_is_marked_and_a_measured_share_has_its_bar(drawn):
-    figure, _ = drawn("lost", "lost_share")
+    figure, _ = drawn("lost")
     (axes,) = figure.axes
     diamonds = [(*line.get_xdata(), *line.get_ydata()) for line in axes.lines if line.get_marker() == "D"]
     assert diamonds == [(1200, 0.15), (300, 0.45)] and axes.get_ylim() == (0, 1)
-    figure, _ = drawn("lost, measured", "lost_share")
+    figure, _ = drawn("lost, measured")
     (axes,) = figure.axes
     looks = {(line.get_marker(), line.get_linestyle()): list(line.get_ydata()) for line in axes.lines}
     assert looks["o", "None"] == [0.61, 0.69] and looks["s", "-"] == [0.42] and looks["None", "-"] == [0.3, 0.55]
@@ -199,7 +199,7 @@ def test_the_least_lost_is_marked_and_a_measured_share_has_its_bar(drawn):
 
 
 def test_what_leaves_a_node_is_thick(drawn):
-    figure, _ = drawn("volume", "axis_volume")
+    figure, _ = drawn("volume")
     (axes,) = figure.axes
     ends = {line.get_xdata()[-1]: line.get_linewidth() for line in axes.lines if line.get_marker() == "None"}
     assert {n: ends[n] > 3 for n in (24e9, 33e6, 1.2e9, 14e9)} == {24e9: False, 33e6: True, 1.2e9: True, 14e9: False}
@@ -207,7 +207,7 @@ def test_what_leaves_a_node_is_thick(drawn):
 
 
 def test_a_plan_that_does_not_fit_is_hatched_and_all_parts_add_up(drawn):
-    figure, _ = drawn("ranking", "components")
+    figure, _ = drawn("ranking")
     (axes,) = figure.axes
     least = min(seconds["matmul"] for _, seconds, _ in RANKED)
     for row, (_, seconds, _) in enumerate(RANKED):
@@ -218,7 +218,7 @@ def test_a_plan_that_does_not_fit_is_hatched_and_all_parts_add_up(drawn):
 
 
 def test_memory_beyond_the_room_is_hatched(drawn):
-    figure, _ = drawn("cost", "components")
+    figure, _ = drawn("cost")
     upper, lower = figure.axes
     assert [p.get_x() for p in upper.patches if p.get_hatch()] == pytest.approx([66, 66])
     assert max(p.get_x() + p.get_width() for p in boxes(lower)) == pytest.approx(sum(TAKES.values()))
@@ -243,7 +243,7 @@ def test_the_parts_colours_stay_apart_for_every_reader(parts):
 
 def test_operators_lie_in_order_with_their_strategies(drawn):
     operators, plans = traced()
-    figure, _ = drawn("shardings", "shardings")
+    figure, _ = drawn("shardings")
     for axes, plan in zip(figure.axes, plans.values(), strict=True):
         assert words(axes)[: len(operators)] == [plan.strategies[op.name].name for op in operators]
         assert len(boxes(axes)) == len(operators)
@@ -259,7 +259,7 @@ def test_operators_lie_in_order_with_their_strategies(drawn):
 
 
 def test_a_lane_is_as_long_as_its_rows_take(drawn):
-    figure, _ = drawn("unequal", "unequal")
+    figure, _ = drawn("unequal")
     for axes, rows, end in zip(figure.axes, ([4, 3, 3], [6, 3, 1]), (3, 2), strict=True):
         found = [p.get_width() for p in boxes(axes, plots.OP_COLOR["F"])]
         assert found == pytest.approx([b / v for b, v in zip(rows, [3, 2, 1], strict=True)])
@@ -269,7 +269,7 @@ def test_a_lane_is_as_long_as_its_rows_take(drawn):
 
 
 def test_a_layer_is_as_long_as_on_its_stages_devices(drawn):
-    figure, _ = drawn("stages", "stage_cut")
+    figure, _ = drawn("stages")
     for axes, cut in zip(figure.axes, (EQUAL, FOUND), strict=True):
         found = [p.get_width() for p in boxes(axes) if p.get_height() == 0.72]
         assert found == [COSTS[k][i] for stage, k in zip(cut.layers, cut.devices, strict=True) for i in stage]

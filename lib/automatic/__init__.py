@@ -32,8 +32,3 @@ from lib.automatic.price import Cluster, Move, Plan, named, price
 from lib.automatic.stages import Stages, cut_into_stages
 from lib.automatic.strategies import Strategy, strategies
 from lib.automatic.trace import Operator, Traced, trace
-
-__all__ = [
-    "COPY", "PARTIAL", "REPLICATE", "Cluster", "Move", "Operator", "Plan", "Sharded", "Stages", "Strategy", "Traced",
-    "choose", "cut_into_stages", "named", "price", "reshard", "strategies", "trace",
-]  # fmt: skip

@@ -21,5 +21,3 @@ deepspeed.json      DeepSpeed's rows, stored; `python -m lib.beside` measures th
 from lib.beside.job import SHAPE, STEPS, Row
 from lib.beside.rows import deepspeed_rows, installed, our_rows, results, stored
 from lib.beside.table import table
-
-__all__ = ["SHAPE", "STEPS", "Row", "deepspeed_rows", "installed", "our_rows", "results", "stored", "table"]

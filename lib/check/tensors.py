@@ -10,7 +10,8 @@ what lib's function gives, gradients too, up to rounding. Of plain numbers, list
     left_alone   "input"
     kept, new    "not kept", "shared"
 
-facts: case (its name), what (which tensor; of a gradient also `gradient`), nan, narrowed, failed.
+facts: case (its name), what (which tensor; of a gradient also `gradient`), nan, narrowed, failed; again: it was right
+the first time.
 """
 
 import torch
@@ -59,8 +60,8 @@ class Calls:
         records = {case: self._record(case, fn) for case in self.cases}
         first = next(iter(self.cases))
         again = self._record(first, fn)
-        if not records[first]["problem"] and (again["problem"] or again["wrong"]):
-            records[first] = again
+        if not records[first]["problem"] and not records[first]["wrong"] and (again["problem"] or again["wrong"]):
+            records[first] = again | {"again": True}
         for case, record in records.items():
             if not record["problem"] and not record["wrong"]:
                 record["gradients"] = self._gradients(case, record)
@@ -212,16 +213,24 @@ def _first(key, calls, cases):
     @without_ranks
     def judge(records):
         if failed := next((r["problem"] for c in cases if (r := records[c])["problem"]), None):
-            return failed
+            return once(records, failed)
         wrong = [(c, *one) for c in cases for one in records[c][key]]
         if not wrong:
             return None
         order = list(dict.fromkeys(what for _, what, _, _ in sorted(wrong, key=lambda one: _place(calls, one[1]))))
         problem = next(problem for _, what, problem, _ in wrong if what == order[0])
         problem.trace = [key, order, [[c, numbers] for c, what, _, numbers in wrong if what == order[0]]]
-        return problem
+        return once(records, problem)
 
     return judge
+
+
+def once(records, problem):
+    """The Problem of a case; facts: again, that the first call was right and the same call later is not."""
+    if records[problem.facts["case"]].get("again"):
+        problem.text += "\nThe first call was right, and the same call later is not."
+        problem.facts["again"], problem.trace = True, "again"
+    return problem
 
 
 def _place(calls, what):

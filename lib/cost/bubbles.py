@@ -32,6 +32,7 @@ from lib.pipeline.validate import walk
 LAYERS = {"1.5B": 24, "6.2B": 32, "14.6B": 48, "28.3B": 64}  # and two less: embedding and loss count as one each
 SCHEDULES = ("1f1b-i", "1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v")
 WITHIN = 0.005  # of a published rate
+MOST = 1024  # micro-batches: the clock takes about a second for them
 SEARCHED = {  # whose numbers these are
     "zb-2p": "ours: what messages alone leave idle, not the schedule that the paper's heuristic found",
     "zb-v": "ours: what W cannot fill, not the schedule that the paper's heuristic found",
@@ -112,6 +113,8 @@ def published_rate(label, p, m, v, micro_batch=None):
     schedule, model = schedule_of(label), label.split("-")[0]
     if schedule is None:
         raise ValueError(f"{label!r} names no schedule: it should end in one of {', '.join(SCHEDULES)}")
+    if m > MOST:
+        raise ValueError(f"{m} micro-batches: the clock takes at most {MOST}; with more, rates go as 1 / m")
     times, message = measured_times(model, p, m, micro_batch)
     if schedule == "1f1b-i":
         most = LAYERS[model] // p

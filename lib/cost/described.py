@@ -40,6 +40,8 @@ def whole(row, key, default=None):
     value = number(row, key, default)
     if value is not None and (not isinstance(value, int) or value < 1):
         raise Unpredictable(f"{key} is {value}, not a whole number above 0")
+    if value is not None and value > 10**9:
+        raise Unpredictable(f"{key} is {value:.3g}: at most 1,000,000,000 are modelled")
     return value
 
 

@@ -78,4 +78,5 @@ class Plan:
         text = " ".join(f"{name}{size}" for name, size in degrees.items() if size > 1 or name in ("tp", "pp", "dp"))
         sp = " sp" if self.sequence_parallel else ""
         away = f" offload={self.offload:.0%}" if self.offload else ""
-        return f"{text} b{self.micro_batch} zero{self.zero} recompute={self.recompute}{sp}{away}"
+        schedule = f" {self.schedule}" if self.schedule != "1f1b" else ""
+        return f"{text} b{self.micro_batch} zero{self.zero} recompute={self.recompute}{sp}{away}{schedule}"

@@ -46,23 +46,24 @@ def predict(row, k=None):
 
     k: Parameters, those of data/parameters.csv if not given.
     """
-    text = {column: "" if cell is None else str(cell) for column, cell in row.items()}  # a short line has None
+    given = {column: "" if cell is None else str(cell).strip() for column, cell in row.items()}  # a short line has None
+    text = {"source": "", "row": "", **given}
     if None in row:
         return Prediction(None, None, None, "the row has more cells than the first line names columns")
     try:
         found = _predict(text, k or parameters())
-        strange = [column for column, cell in text.items() if cell.strip() and column not in (*COLUMNS, *ADDED)]
-        return found._replace(note=found.note + (f"; not used: {', '.join(strange)}" if strange else ""))
-    except (Unpredictable, ValueError) as reason:
-        return Prediction(None, None, None, str(reason))
+    except ValueError as reason:
+        found = Prediction(None, None, None, str(reason))
     except KeyError as column:
-        return Prediction(None, None, None, f"the row has no column {column}")
+        found = Prediction(None, None, None, f"the file has no column {column}: add it to its first line")
+    strange = [column or "''" for column, cell in text.items() if cell and column not in (*COLUMNS, *ADDED)]
+    return found._replace(note=found.note + (f"; not used: {', '.join(strange)}" if strange else ""))
 
 
 def _predict(row, k):
     metric = row["metric"]
     unit = {**TIME_METRICS, **OTHER_UNITS}.get(metric)
-    if unit and row.get("unit", "").strip() not in ("", unit):
+    if unit and row.get("unit", "") not in ("", unit):
         raise Unpredictable(f"unit is {row['unit']!r}: {metric} is predicted in {unit}")
     if metric == "bubble_rate":
         return bubble(row)
@@ -73,7 +74,7 @@ def _predict(row, k):
     if metric == "tflops_per_gpu_without_cp":
         raise Unpredictable("the source does not list the plan it ran without context parallelism")
     if metric not in (*MEMORY, *TIME_METRICS, "fits"):
-        raise Unpredictable(f"metric {metric!r} is not modelled")
+        raise Unpredictable(f"metric {metric!r} is not modelled: use one of {', '.join(METRICS)}")
     task = job(row)
     open_ = assumed(row, task)
     if metric in TIME_METRICS and task.stack.name not in k.factors:
@@ -121,7 +122,8 @@ def zero_states(row):
     shares = [2 / (dp if zero >= 3 else 1), 2 / (dp if zero >= 2 else 1), 12 / (dp if zero >= 1 else 1)]
     undivided = model_state_bytes(billions * 1e9, "mixed") / (tp * pp)
     value = undivided * sum(shares) / 16 / _unit(row)
-    return Prediction(value, value, value, f"2 + 2 + 12 bytes per parameter, exactly; tp{tp} pp{pp} dp{dp} zero{zero}")
+    note = f"2 + 2 + 12 bytes of each of params_b, whatever other columns say; tp{tp} pp{pp} dp{dp} zero{zero}"
+    return Prediction(value, value, value, note)
 
 
 def one_layer(row, k):
@@ -171,19 +173,16 @@ OTHER_UNITS = {
     "bubble_rate": "fraction of makespan", "fits": "bool", "act_mem_rel_to_tp_baseline": "%",
     **dict.fromkeys(LAYERS, "ms"),
 }  # fmt: skip
+METRICS = (*TIME_METRICS, *MEMORY, "model_state_mem", "fits", "bubble_rate", *LAYERS)
 ADDED = ("predicted", "low", "high", "note")
 
 
 def predict_file(rows, out):
     """Read the CSV file `rows`, write it to `out` with columns predicted, low, high, note. Returns (predicted, not).
 
-    Raises ValueError for a file without a header.
+    Raises ValueError for a file that is not a CSV file in UTF-8, or whose first line does not name each column once.
     """
-    with open(rows, newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        if not reader.fieldnames:
-            raise ValueError(f"{rows} is empty: its first line must name the columns of lib/cost/data/rows.csv")
-        columns, content = list(reader.fieldnames), list(reader)
+    columns, content = _read(rows)
     done, new = 0, ADDED
     with open(Path(out), "w", newline="", encoding="utf-8") as file:
         columns += [column for column in new if column not in columns]
@@ -195,3 +194,23 @@ def predict_file(rows, out):
             cells = ["" if number is None else f"{number:.6g}" for number in numbers]
             writer.writerow({**row, **dict(zip(new, [*cells, note], strict=True))})
     return done, len(content) - done
+
+
+def _read(rows):
+    """([column], [row]) of a CSV file. Raises ValueError."""
+    with open(rows, newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, strict=True)  # strict: a quote that is left open would swallow rows
+        try:
+            reader.fieldnames = columns = [column.strip() for column in reader.fieldnames or []]
+            content = list(reader)
+        except UnicodeDecodeError as problem:
+            raise ValueError(f"{rows} is not UTF-8 (byte {problem.start}): save it as UTF-8") from None
+        except csv.Error as problem:
+            raise ValueError(f"{rows} is not a CSV file ({problem}): look for a quote that is left open") from None
+    if not set(columns) & set(COLUMNS):
+        first = f"begins with {','.join(columns)[:60]!r}" if columns else "is empty"
+        named = "its first line must name the columns of lib/cost/data/rows.csv, with commas between them"
+        raise ValueError(f"{rows} {first}: {named}")
+    if twice := sorted({column for column in columns if column and columns.count(column) > 1}):
+        raise ValueError(f"{rows} has more than one column {', '.join(twice)}: which one counts? Leave one")
+    return columns, content

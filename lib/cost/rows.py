@@ -99,11 +99,14 @@ def assumed(row, task):
     found += [f"micro-batch {plan.micro_batch}"] if empty("micro_batch") else []
     found += [f"v {plan.v}"] if empty("vp") and plan.pp > 1 else []
     found += [f"zero {plan.zero}"] if empty("zero_stage") else []
-    if empty("precision") or "not stated" in row["precision"]:
-        found.append(f"precision {plan.precision}")
+    text = (row.get("precision") or "").strip()
+    if not text or "not stated" in text or len(formats(text)) > 1:
+        found.append(f"precision {plan.precision}" + (f" for {text}" if text else ""))
     words = (row.get("recompute") or "").strip()
     if not words or (plan.recompute == "none" and set(recompute_words(words)) - {"none", "sp"}):
         found.append(f"recompute {plan.recompute}" + (f" for {words}" if words else ""))
+    found += ["no window, as this stack keeps all scores"] if model.window and not task.stack.flash else []
+    found += ["kv_heads without meaning"] if model.kv_rank and model.kv_heads != model.heads else []
     return guessed + found
 
 
@@ -112,10 +115,15 @@ def precision_of(text):
 
     Raises Unpredictable for words that name none of bf16, fp16, fp8 and fp4.
     """
-    named = [kind for kind in ("fp8", "fp4", "fp16", "bf16") if kind in text.lower()]
+    named = formats(text)
     if not named:
         raise Unpredictable(f"precision is {text!r}: it should name one of bf16, fp16, fp8, fp4")
     return "bf16" if "rowwise" in text.lower() else named[0]
+
+
+def formats(text):
+    """The formats that a precision cell names, the narrow ones first."""
+    return [kind for kind in ("fp8", "fp4", "fp16", "bf16") if kind in text.lower()]
 
 
 def recompute_words(text):
@@ -126,13 +134,15 @@ def recompute_words(text):
 def recompute_of(text):
     """A row's words for recomputation as one of plan.RECOMPUTE. Norms and activations alone cost next to nothing.
 
-    Raises Unpredictable for a word that is not known.
+    Raises Unpredictable for a word that is not known, and for words that exclude each other.
     """
     words = recompute_words(text)
     strange = set(words) - {"full", "sp", *SELECTIVE, *CHEAP}
     if strange:
         known = ", ".join(("full", *SELECTIVE, *CHEAP))
         raise Unpredictable(f"recompute is {text!r}: {', '.join(sorted(strange))} is not one of {known}")
+    if len(set(words) - {"sp"}) > 1 and {"none", "full"} & set(words):
+        raise Unpredictable(f"recompute is {text!r}: none and full exclude all others, give one of them")
     return "full" if "full" in words else "selective" if set(words) & set(SELECTIVE) else "none"
 
 
@@ -161,9 +171,9 @@ def plan_of(row, model, stack, device):
     n, batch = whole(row, "n_gpus"), whole(row, "global_batch")
     tp, pp, cp, ep = (whole(row, key, 1) for key in ("tp", "pp", "cp", "ep"))
     if n is None or batch is None:
-        raise Unpredictable(f"{'n_gpus' if n is None else 'global_batch'} is empty")
+        raise Unpredictable(f"{'n_gpus' if n is None else 'global_batch'} is empty: give GPUs, and sequences per step")
     if n > 1 and number(row, "tp") is None:
-        raise Unpredictable("tp, pp and dp are empty: the plan is not known")
+        raise Unpredictable("tp, pp and dp are empty: the plan is not known; give tp, and pp if it is not 1")
     dp = data_ranks(row, n)
     if batch < dp:
         raise Unpredictable(f"global batch {batch} is less than dp {dp}: {dp - batch} data ranks have nothing to do")

@@ -23,6 +23,7 @@ appendix A; each model's own paper, in data/models.csv.
 import functools
 import json
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 from lib.cost.published import table
@@ -32,10 +33,11 @@ LEAST_0 = (
     "experts", "topk", "shared_ffn", "dense_layers", "dense_ffn", "q_rank", "kv_rank", "rope_dim", "window", "latent",
 )  # fmt: skip
 FLAGS = ("gated", "tied", "biased")
-NEEDS = {  # sizes that say nothing without another
-    "shared_ffn": "experts", "dense_layers": "dense_ffn", "dense_ffn": "experts", "q_rank": "kv_rank",
-    "rope_dim": "kv_rank", "latent": "experts",
-}  # fmt: skip
+NEEDS = (  # sizes that say nothing without another
+    ("shared_ffn", "experts"), ("dense_layers", "dense_ffn"), ("dense_ffn", "dense_layers"), ("dense_ffn", "experts"),
+    ("q_rank", "kv_rank"), ("rope_dim", "kv_rank"), ("latent", "experts"),
+)  # fmt: skip
+MOST = {"layers": 10_000}  # of any other size 10^9
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Model:
             size, least = getattr(self, key), int(key in LEAST_1)
             if not isinstance(size, int) or size < least:
                 return f"{key} is {size!r}: it should be a whole number{' above 0' if least else ''}"
+            if size > MOST.get(key, 10**9):
+                return f"{key} is {size:.3g}: at most {MOST.get(key, 10**9):,} are modelled"
         for key in FLAGS:
             if getattr(self, key) not in (0, 1):
                 return f"{key} is {getattr(self, key)!r}: it should be 1 or 0"
@@ -83,7 +87,7 @@ class Model:
             )
         if self.dense_layers > self.layers:
             return f"dense_layers is {self.dense_layers}, of {self.layers} layers"
-        for key, needs in NEEDS.items():
+        for key, needs in NEEDS:
             if getattr(self, key) and not getattr(self, needs):
                 return f"{key} is {getattr(self, key)}, but {needs} is empty: it says nothing without that"
         return None
@@ -97,8 +101,10 @@ class Model:
 
     def plain_on(self, layers):
         """[dense layers on each stage] of a mixture, for [layers on each stage]."""
-        before = [sum(layers[:stage]) for stage in range(len(layers))]
-        return [max(0, min(n, self.dense_layers - b)) for n, b in zip(layers, before, strict=True)]
+        if not self.dense_layers:
+            return [0] * len(layers)
+        before = accumulate(layers, initial=0)
+        return [max(0, min(n, self.dense_layers - b)) for n, b in zip(layers, before, strict=False)]
 
     def attention_matrices(self):
         """[(inputs, outputs)] of the attention's weights; tensor parallelism splits the larger side's heads."""

@@ -99,11 +99,7 @@ def wrap(
         "limits": asdict(limits),
         "sealed": held.how == "sealed",
         "user": FIRST_USER + os.getpid() if held.drop else None,
-        "own": [
-            str(work),
-            *map(str, books),
-            *(["/dev/shm"] if held.how != "open" and os.path.isdir("/dev/shm") else []),
-        ],
+        "own": [*map(str, own)],
         "parent": None if held.how == "bubblewrap" else os.getpid(),
     }
     start = [*_bubble(task), *START] if held.how == "bubblewrap" else START

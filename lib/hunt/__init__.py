@@ -16,7 +16,3 @@ detective.py  findings from the evidence alone: no release shows it
 from lib.hunt.detective import findings
 from lib.hunt.evidence import Evidence, alike, example, job
 from lib.hunt.rules import HEALTHY, JOBS, KINDS, MISTAKES, STEPS, Finding
-
-__all__ = [
-    "HEALTHY", "JOBS", "KINDS", "MISTAKES", "STEPS", "Evidence", "Finding", "alike", "example", "findings", "job",
-]  # fmt: skip

@@ -19,9 +19,3 @@ from lib.hybrid.sets import Sets, global_norm, norm_sets, sets_of
 from lib.hybrid.state import load_hybrid, save_hybrid
 from lib.hybrid.train import DATA, EXPERT_DATA, SETS, Hybrid, let_go_of_other_stages, mesh_of, own_rows
 from lib.hybrid.update import ShardedUpdate, WholeUpdate
-
-__all__ = [
-    "DATA", "EXPERT_DATA", "SETS", "Hybrid", "HybridByHand", "Sets", "ShardedUpdate", "WholeUpdate",
-    "average_over_mesh", "expert_gpt", "global_norm", "let_go_of_other_stages", "load_hybrid", "mesh_of",
-    "norm_over_mesh", "norm_sets", "own_rows", "save_hybrid", "sets_of",
-]  # fmt: skip

@@ -72,7 +72,7 @@ class OwnRun:
         began = time.monotonic()
         self.hybrid.backward(self.tokens, self.targets).item()
         self.hybrid.step()
-        synchronize()
+        backend.synchronize()
         return time.monotonic() - began
 
     def compute(self):
@@ -84,7 +84,7 @@ class OwnRun:
         parameters = list(self.probe.parameters())
         reduce_bucket(parameters, self.hybrid.data, all_reduce=nothing)
         self.optimizer.step()
-        synchronize()
+        backend.synchronize()
         held = sum(p.numel() for p in self.hybrid.part.parameters()) / sum(p.numel() for p in parameters)
         return [*each, held * (time.monotonic() - began)]
 
@@ -139,10 +139,5 @@ def nothing(tensor, group=None):
 
 def now():
     """Seconds, once the device has caught up."""
-    synchronize()
+    backend.synchronize()
     return time.monotonic()
-
-
-def synchronize():
-    if backend.device().type == "cuda":
-        torch.cuda.synchronize()

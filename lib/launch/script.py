@@ -29,7 +29,6 @@ if __name__ == "__main__":
     dist.destroy_process_group()
 '''
 NEEDED = {"dist": "import torch.distributed as dist", "backend": "from lib import backend, ledger"}
-PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
 def as_script(fn, path: str | os.PathLike, *args, nproc: int = 4) -> str:
@@ -160,20 +159,12 @@ def _class_source(cls):
 
 
 def _literal(value, what):
-    plain = isinstance(value, PLAIN) or (
-        isinstance(value, (tuple, list, set)) and all(_is_literal(v) for v in value)
-    ) or (isinstance(value, dict) and all(_is_literal(k) and _is_literal(v) for k, v in value.items()))  # fmt: skip
-    if not plain:
-        raise TypeError(
-            f"{what} is a {type(value).__name__}, which cannot be written into a script; "
-            "make it inside the function, or use numbers and strings"
-        )
-    return repr(value)
-
-
-def _is_literal(value):
     try:
-        _literal(value, "")
-    except TypeError:
-        return False
-    return True
+        if ast.literal_eval(repr(value)) == value:
+            return repr(value)
+    except (ValueError, SyntaxError):
+        pass
+    raise TypeError(
+        f"{what} is a {type(value).__name__}, which cannot be written into a script; "
+        "make it inside the function, or use numbers and strings"
+    )

@@ -65,6 +65,14 @@ def taken(choice: Choice, nproc: int, fresh: bool = False, slow_import: bool = F
             _keeper.wake()
 
 
+def prepare(on_gpus: bool) -> None:
+    """Let the first server begin to import before a run waits for it. Not where graded: nothing is made ahead there."""
+    with one_at_a_time:
+        if not _servers and not GRADED:
+            _first(on_gpus)
+            _servers[0].start()
+
+
 def _take(choice, nproc, fresh):
     end_interrupted()
     _pause(signal.SIGSTOP)
@@ -153,13 +161,15 @@ def _make_room(choice, nproc):
 
 def _server(choice):
     """The server to fork from; the first is made here."""
-    ready = [server for server in _servers if server.loaded]
-    if not ready:
-        # Nobody waits for a notebook's first cells; where graded nothing is made ahead; a GPU's context costs more.
-        at_once = servers.AT_ONCE or UNATTENDED or GRADED or choice.ranks_per_gpu
-        ready = [Server([*servers.PRELOAD, *(servers.LATER if at_once else [])], loaded=True)]
-        _servers.append(ready[0])
-    return ready[-1]
+    if not any(server.loaded for server in _servers):
+        _first(choice.ranks_per_gpu)
+    return [server for server in _servers if server.loaded][-1]
+
+
+def _first(on_gpus):
+    # Nobody waits for a notebook's first cells; where graded nothing is made ahead; a GPU's context costs more.
+    at_once = servers.AT_ONCE or UNATTENDED or GRADED or on_gpus
+    _servers.append(Server([*servers.PRELOAD, *(servers.LATER if at_once else [])], loaded=True))
 
 
 def _pause(number):

@@ -23,8 +23,3 @@ from lib.ledger.read import Books, Ledger
 from lib.ledger.record import attributed_to, call_site, finish, install, mark, uninstall
 from lib.ledger.record_to_dir import record_to_dir
 from lib.ledger.verdict import verdict
-
-__all__ = [
-    "Books", "Entry", "Finding", "Ledger", "attributed_to", "audit", "call_site", "finish", "install", "mark",
-    "record_to_dir", "uninstall", "verdict",
-]  # fmt: skip

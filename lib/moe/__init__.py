@@ -45,12 +45,3 @@ from lib.moe.gradients import expert_parameters, reduce_gradients
 from lib.moe.layer import MoE, Statistics, run_experts
 from lib.moe.limited import OncePerRankMoE, limited_gate
 from lib.moe.overlapped import OverlappedMoE, SharedMoE, start_exchange
-
-__all__ = [
-    "Bias", "Choice", "CorrelatedGate", "ExpertParallelMoE", "GroupedExperts", "MoE", "MoEGPT", "OncePerRankMoE",
-    "OverlappedMoE", "Routing", "SharedMoE", "SigmoidBias", "Statistics", "auxiliary_loss", "best", "capacity",
-    "combine", "combine_einsum", "dispatch", "dispatch_einsum", "dropless", "dropped", "exchange_counts",
-    "exchange_rows", "expert_choice", "expert_parallel_gpt", "expert_parameters", "experts_take", "grouped_mm",
-    "gshard_gate", "keep", "limited_gate", "load", "reduce_gradients", "run_experts", "send_on", "slotted",
-    "start_exchange", "switch_gate", "together", "top_k_gate", "transpose_blocks", "uniforms", "z_loss",
-]  # fmt: skip

@@ -64,27 +64,6 @@ def versions(p, n, stashing):
     return reads
 
 
-def versions_kept(p, n):
-    """[most versions of its weights that stage 0, 1, ... holds at a time, with stashing].
-
-    p-i at stage i, once n is 2(p-i)-2 or more. Held are the newest and those of the mini-batches that have run forward
-    and not backward.
-    """
-    reads = versions(p, n, stashing=True)
-    most = []
-    for actions in pipedream(p, n):
-        under_way, updates, sizes = set(), 0, []
-        for action in actions:
-            if action.kind == "F":
-                under_way.add(action)
-            else:
-                under_way.remove(action._replace(kind="F"))
-                updates += 1
-            sizes.append(len({updates, *(reads[forward] for forward in under_way)}))
-        most.append(max(sizes))
-    return most
-
-
 class NewestOnly:
     """No stash: backward reads the newest weights, whatever its forward has read. Its gradients are of no function."""
 

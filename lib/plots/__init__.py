@@ -15,8 +15,8 @@ The same data give the same bytes: a notebook executed again stores the same ima
     draw.py       the page, rows, boxes and bars, curves and the names at their ends
     boxes.py      a schedule's boxes on lanes of time
 
-Every other module holds one kind of figure, and says what it looks like. A figure is drawn with these four and ends
-with `finish(figure, title, caption, alt)`; to be had as plots.NAME, it is imported below, and nothing else.
+Every other module holds one kind of figure, and says what it looks like. A figure is a function under `drawing` that
+draws with these four; to be had as plots.NAME, it is imported below, and nothing else.
 """
 
 from lib.plots.activation_memory import activation_memory, recompute

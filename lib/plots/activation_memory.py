@@ -1,17 +1,16 @@
 """What a rank keeps for backward: of one layer, by how it is split; and by recomputation, beside what that takes."""
 
 from lib.plots.draw import bar, grid, page, rows
-from lib.plots.labels import amount, capital, scale
-from lib.plots.style import RANK_COLORS, finish, styled
+from lib.plots.labels import amount, capital, each, in_sentences, listed, scale
+from lib.plots.style import RANK_COLORS, drawing
 
 
-@styled
-def activation_memory(measured, predicted=None, title=None, note=""):
+@drawing
+def activation_memory(measured, predicted=None):
     """A bar per way to split, solid what was measured, a dashed mark where the formula puts it.
 
     measured: {"one process": bytes, "tp 4": bytes, "tp 4 + sequence parallel": bytes, ...}, per rank, 2 to 6 ways, the
     first the one to compare with. predicted: the same, for some or all of the ways; None: no marks.
-    note: a sentence to begin the caption with, such as the model's sizes.
     Raises ValueError for another number of ways, a prediction of another way, or bytes that are not above 0.
     """
     predicted = predicted or {}
@@ -26,25 +25,19 @@ def activation_memory(measured, predicted=None, title=None, note=""):
     axes.set_xlabel(f"kept for backward ({unit})")
     least = min(measured, key=measured.get)
     claim = capital(f"{least}: {measured[least] / whole:.0%} of the activations of {first} on each rank")
-    return finish(
-        figure,
-        title or claim,
-        f"{note} Bars: measured; in percent of {first}.{' Dashed: the formula.' * bool(predicted)}",
-        f"Bars of the memory that activations take on a rank, a bar per way to split. {claim}. {note} "
-        + " ".join(
-            f"{name}: {amount(n_bytes / factor)} {unit} measured"
-            + (f", {amount(predicted[name] / factor)} {unit} by the formula." if name in predicted else ".")
-            for name, n_bytes in measured.items()
-        ),
-    )
+    formula = {name: f", {amount(n_bytes / factor)} {unit} by the formula" for name, n_bytes in predicted.items()}
+    look = f"Bars: measured; in percent of {first}.{' Dashed: the formula.' * bool(predicted)}"
+    what = "Bars of the memory that activations take on a rank, a bar per way to split."
+    words = lambda name, n_bytes: f"{amount(n_bytes / factor)} {unit} measured{formula.get(name, '')}"
+    return figure, claim, look, what, each(measured, words)
 
 
-@styled
-def recompute(measured, predicted=None, title=None, note=""):
+@drawing
+def recompute(measured, predicted=None):
     """Two panels, memory and time, a bar per way; a dashed mark where the formula puts it.
 
     measured: {"keep all": (bytes, seconds), "recompute": (bytes, seconds)}, 2 to 4 ways, the first the one to compare
-    with. predicted: the same, for some or all of the ways. note: a sentence to begin the caption with.
+    with. predicted: the same, for some or all of the ways.
     Raises ValueError for another number of ways, a prediction of another, or what is not above 0.
     """
     predicted = predicted or {}
@@ -64,15 +57,10 @@ def recompute(measured, predicted=None, title=None, note=""):
         axes.set_xlabel(f"{what} ({of})")
     (memory, time), (memory_then, time_then) = measured[names[0]], measured[names[-1]]
     claim = f"{names[-1]}: {memory_then / memory:.0%} of the memory, {time_then / time:.2f} times as long"
+    look = f"Bars: measured; (x ...): of {names[0]}.{' Dashed: the formula.' * bool(predicted)}"
     words = lambda values: f"{amount(values[0] / factor)} {unit} and {amount(1e3 * values[1])} ms"
-    return finish(
-        figure,
-        title or capital(claim),
-        f"{note} Bars: measured; (x ...): of {names[0]}.{' Dashed: the formula.' * bool(predicted)}",
-        f"Bars of memory and of time, a bar per way. {claim}. {note} "
-        + " ".join(f"{name}, measured: {words(values)}." for name, values in measured.items())
-        + "".join(f" {name}, predicted: {words(values)}." for name, values in predicted.items()),
-    )
+    said = in_sentences({"measured": measured, "predicted": predicted}, words)
+    return figure, claim, look, "Bars of memory and of time, a bar per way.", said
 
 
 def _bars(axes, measured, predicted, factor, words, colors=None):
@@ -89,7 +77,5 @@ def _bars(axes, measured, predicted, factor, words, colors=None):
 
 def _refuse(measured, predicted, most):
     if not 2 <= len(measured) <= most or not set(predicted) <= set(measured):
-        raise ValueError(
-            f"measured {', '.join(measured) or 'nothing'}, predicted {', '.join(predicted) or 'nothing'}: "
-            f"measure 2 to {most} ways, predict some of them"
-        )
+        said = f"measured {listed(measured)}, predicted {listed(predicted)}"
+        raise ValueError(f"{said}: measure 2 to {most} ways, predict some of them")

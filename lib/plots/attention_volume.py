@@ -9,17 +9,17 @@ import numpy as np
 
 from lib.plots.draw import curves, grid, heading, named_ends, numbers, page, ticks
 from lib.plots.labels import in_sentences, lines_in_words, short
-from lib.plots.style import RANK_COLORS, finish, styled
+from lib.plots.style import RANK_COLORS, drawing
 
 COLOR = {"ring": RANK_COLORS[2], "gathered": RANK_COLORS[0], "Ulysses": RANK_COLORS[3]}
 
 
-@styled
-def attention_volume(measured, predicted, title=None, note=""):
+@drawing
+def attention_volume(measured, predicted):
     """measured, predicted: {heads in words: {"ring": ([2, 4, 8], sent), "gathered": ..., "Ulysses": ...}}.
 
-    sent: by one rank, over what its queries alone are. The panels are those of `predicted`, 1 to 3; `measured` may lack
-    some. note: a sentence to begin the caption with.
+    sent: by one rank, over what its queries alone are. The panels are those of `predicted`, 1 to 3; `measured` may
+    lack some.
     Raises ValueError for nothing to draw, another way, or what no logarithm has.
     """
     for heads, ways in [*measured.items(), *predicted.items()]:
@@ -43,13 +43,7 @@ def attention_volume(measured, predicted, title=None, note=""):
     claim = f"At cp = {degrees[-1]} least is sent by: " + "; ".join(f"{way}, {heads}" for heads, way in least.items())
     both = [{f"{heads}, {way}": x for heads, ways in some.items() for way, x in ways.items()}
             for some in (measured, predicted)]  # fmt: skip
-    return finish(
-        figure,
-        title or claim,
-        f"{note} {lines_in_words(*both)}. Logarithmic.".strip(),
-        f"Numbers that a rank sends over those of its queries, against cp, on logarithmic axes. {claim}. {note} "
-        + in_sentences(
-            dict(zip(("measured", "predicted"), both, strict=True)),
-            lambda curve: ", ".join(f"{short(y)} at {n}" for n, y in zip(*curve, strict=True)),
-        ),
-    )
+    what = "Numbers that a rank sends over those of its queries, against cp, on logarithmic axes."
+    at = lambda curve: ", ".join(f"{short(y)} at {n}" for n, y in zip(*curve, strict=True))
+    words = in_sentences(dict(zip(("measured", "predicted"), both, strict=True)), at)
+    return figure, claim, f"{lines_in_words(*both)}. Logarithmic.", what, words

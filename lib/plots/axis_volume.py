@@ -8,20 +8,19 @@ plan 1   tp  ----------------------o  24 GB      filled: inside a node
 import math
 
 from lib.plots.draw import beside, color_names, grid, numbers, page
-from lib.plots.labels import capital, size_in_words
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, RANK_COLORS, finish, styled
+from lib.plots.labels import each, size_in_words
+from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, RANK_COLORS, drawing
 
 AXIS_COLOR = {"tp": RANK_COLORS[4], "pp": RANK_COLORS[0], "dp": RANK_COLORS[1], "cp": RANK_COLORS[3],
               "ep": RANK_COLORS[6], "data": RANK_COLORS[1]}  # fmt: skip
 
 
-@styled
-def axis_volume(sent, across=None, who="a GPU", title=None, note=""):
+@drawing
+def axis_volume(sent, across=None):
     """A row per plan and axis, on a logarithmic scale: bytes that a step sends along it.
 
     sent: {plan: {"tp": bytes, "pp": bytes, "dp": bytes}, ...}, as of `plan_messages`; 1 to 4 plans, at most 14 rows. An
     axis that sends 0 has a row without a mark. across: {plan: ("dp", "pp"), ...}, the axes whose messages leave a node.
-    who: whose bytes they are. note: a sentence to begin the caption with.
     Raises ValueError for more rows, other axes, or bytes below 0.
     """
     across = {plan: tuple((across or {}).get(plan, ())) for plan in sent}
@@ -57,30 +56,24 @@ def axis_volume(sent, across=None, who="a GPU", title=None, note=""):
         y += gap
         if plan != list(sent)[-1]:
             axes.axhline(y - 0.5 - gap / 2, color=OP_COLOR["idle"], lw=0.8)
-    axes.set(xscale="log", xlim=(low, high), ylim=(y - gap - 0.4, -0.6), xlabel=f"sent by {who} in a step")
+    axes.set(xscale="log", xlim=(low, high), ylim=(y - gap - 0.4, -0.6), xlabel="sent by a GPU in a step")
     axes.set_yticks([place for place, _ in places], [axis for _, axis in places])
     color_names(axes.get_yticklabels(), [AXIS_COLOR[axis] for _, axis in places])
     axes.tick_params(axis="y", length=0)
     numbers(axes.xaxis, in_words)
     grid(axes, "x")
     axes.spines["left"].set_visible(False)
-    claim = _claim(sent, across, who)
-    return finish(
-        figure,
-        title or claim,
-        f"{note} Logarithmic: each line is ten times the one before.".strip()
-        + " Thin, dot: inside a node. Thick, diamond: across nodes." * any(across.values()),
-        f"Bytes that {who} sends in a step along each axis, on a logarithmic scale. {claim}. {note} "
-        + " ".join(
-            f"{plan}: "
-            + ", ".join(f"{a} {in_words(n)}{' across nodes' * (a in across[plan])}" for a, n in sent[plan].items())
-            + "."
-            for plan in sent
-        ),
+    claim = _claim(sent, across)
+    look = "Logarithmic: each line is ten times the one before."
+    look += " Thin, dot: inside a node. Thick, diamond: across nodes." * any(across.values())
+    what = "Bytes that a GPU sends in a step along each axis, on a logarithmic scale."
+    words = lambda plan, bytes_of: ", ".join(
+        f"{axis} {in_words(n)}{' across nodes' * (axis in across[plan])}" for axis, n in bytes_of.items()
     )
+    return figure, claim, look, what, each(sent, words)
 
 
-def _claim(sent, across, who):
+def _claim(sent, across):
     """What leaves a node, or all of it, by plan; of one plan alone, which axis sends most."""
     leaves = {plan: sum(sent[plan].get(axis, 0) for axis in axes) for plan, axes in across.items()}
     if len(sent) == 1:
@@ -91,7 +84,7 @@ def _claim(sent, across, who):
     out = any(across.values())
     totals = leaves if out else {plan: sum(bytes_of.values()) for plan, bytes_of in sent.items()}
     said = "; ".join(f"{in_words(n)} with {plan}" for plan, n in totals.items())
-    return f"{capital(who)} sends {'across nodes' if out else 'in all'}: {said}"
+    return f"A GPU sends {'across nodes' if out else 'in all'}: {said}"
 
 
 def in_words(n_bytes):

@@ -16,19 +16,19 @@ from matplotlib.collections import PatchCollection
 from matplotlib.patches import ConnectionPatch, Rectangle
 
 from lib.plots.draw import box, middle, page
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, finish, on_color, rank_color, styled
+from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, drawing, on_color, rank_color
 
 TRILLION = {"pp": 64, "dp": 6, "tp": 8}
 MOST = {"pp": 128, "dp": 12, "tp": 8}
 PIPELINE, DATA, TENSOR = rank_color(0), rank_color(1), rank_color(2)
 
 
-@styled
-def big_mesh(sizes=None, at=(20, 2), title=None, note=""):
+@drawing
+def big_mesh(sizes=None, at=(20, 2)):
     """A box per node: a column per pipeline stage, a row per copy of the model; one node enlarged, its GPUs numbered.
 
     sizes: {"pp": stages, "dp": copies, "tp": GPUs of a node}; left out: the 64 x 6 x 8 of Narayanan et al. 2021. At
-    most 128 stages, 12 copies, 8 GPUs. at: (stage, copy) of the node to enlarge. note: to begin the caption with.
+    most 128 stages, 12 copies, 8 GPUs. at: (stage, copy) of the node to enlarge.
     Raises ValueError for other axes, more of them, or a node outside the mesh.
     """
     sizes = sizes or TRILLION
@@ -48,15 +48,12 @@ def big_mesh(sizes=None, at=(20, 2), title=None, note=""):
     _key(below, pp, dp, tp)
     n = math.prod(sizes.values())
     claim = f"{n:,} GPUs: {pp} stages x {dp} copies = {pp * dp} nodes, each with {tp} tensor ranks"
-    return finish(
-        figure,
-        title or claim,
-        f"{note} A small box is a node of {tp} GPUs. rank = (pp * {dp} + dp) * {tp} + tp.",
-        f"A grid of {pp} columns, the stages, and {dp} rows, the copies of the model; a box is a node of {tp} GPUs. "
-        f"{claim}. {note} Marked: the row of copy {copy}, a pipeline of {pp} stages; the column of stage {stage}, a "
-        f"data group of {dp} nodes; and where they cross, enlarged, the tensor group of ranks {first} to "
-        f"{first + tp - 1}.",
-    )
+    return (
+        figure, claim, f"A small box is a node of {tp} GPUs. rank = (pp * {dp} + dp) * {tp} + tp.",
+        f"A grid of {pp} columns, the stages, and {dp} rows, the copies of the model; a box is a node of {tp} GPUs.",
+        f"Marked: the row of copy {copy}, a pipeline of {pp} stages; the column of stage {stage}, a data group of {dp} "
+        f"nodes; and where they cross, enlarged, the tensor group of ranks {first} to {first + tp - 1}.",
+    )  # fmt: skip
 
 
 def _nodes(grid, pp, dp, stage, copy):

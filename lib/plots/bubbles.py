@@ -4,16 +4,16 @@ import numpy as np
 
 from lib.plots.draw import DASHED, grid, heading, page, ticks
 from lib.plots.labels import in_sentences
-from lib.plots.style import PAPER, RANK_COLORS, finish, styled
+from lib.plots.style import PAPER, RANK_COLORS, drawing
 
 
-@styled
-def bubble_curve(simulated, formulas, measured=None, title=None, note=""):
+@drawing
+def bubble_curve(simulated, formulas, measured=None):
     """A panel per schedule, a curve per number of ranks: the share of all ranks' time that is idle.
 
     simulated: {"1F1B": {p: {m: bubble, ...}, ...}, ...}, bubbles from 0 to 1; 1 to 3 schedules. Hollow points.
     formulas: {"1F1B": lambda p, m: (p - 1) / (m + p - 1), ...}; dashed, where a schedule has one.
-    measured: as simulated, from ranks; filled points. note: a sentence to begin the caption with.
+    measured: as simulated, from ranks; filled points.
     Raises ValueError for another number of schedules, one of them without points, or a share that is none.
     """
     measured = measured or {}
@@ -45,21 +45,10 @@ def bubble_curve(simulated, formulas, measured=None, title=None, note=""):
     panels[0].set_ylabel("bubble (% of all ranks' time)")
     claim = _claim(simulated)
     marks = "Hollow: simulated" + "; filled: measured" * bool(measured) + "; dashed: formula" * bool(formulas)
-    return finish(
-        figure,
-        title or claim,
-        f"{note} {marks}.",
-        f"Bubble against the number of micro-batches, a panel per schedule. {claim}. {note} "
-        + " ".join(
-            in_sentences({how: {f"{name}, p = {p}": curve for p, curve in curves.items()}}, _in_words)
-            for how, every in (("simulated", simulated), ("measured", measured))
-            for name, curves in every.items()
-        ),
-    )
-
-
-def _in_words(curve):
-    return ", ".join(f"{bubble:.1%} at {m}" for m, bubble in curve.items())
+    of_all = {how: {f"{name}, p = {p}": curve for name, curves in every.items() for p, curve in curves.items()}
+              for how, every in (("simulated", simulated), ("measured", measured))}  # fmt: skip
+    words = in_sentences(of_all, lambda curve: ", ".join(f"{bubble:.1%} at {m}" for m, bubble in curve.items()))
+    return figure, claim, f"{marks}.", "Bubble against the number of micro-batches, a panel per schedule.", words
 
 
 def _claim(simulated):

@@ -14,13 +14,13 @@ from matplotlib.patches import Rectangle
 
 from lib.plots.draw import arrow, box, middle, page
 from lib.plots.messages import matched, rounds
-from lib.plots.style import ALARM, INK, PAPER, finish, on_color, rank_color, readable, styled
+from lib.plots.style import ALARM, INK, PAPER, drawing, on_color, rank_color, readable
 
 DEPTH = LinearSegmentedColormap.from_list("depth", ["#e9f1f7", "#a9cfe6", "#5a9fce", "#1f6fae"])
 
 
-@styled
-def ring(results, title=None):
+@drawing
+def ring(results):
     """A panel per round: each rank's vector, cut into a chunk per rank, with the number of values summed in each.
 
     results: what `launch.run(traced, all_reduce, nproc=N)` returned, ledger on; N from 2 to 4.
@@ -39,15 +39,13 @@ def ring(results, title=None):
         axes.set_title(f"round {number + 1}: {kind(states, arrived, number)}", size=9.5)
     for axes in grid[len(panels) :]:
         axes.axis("off")
-    claim = claim_of(results, panels, states, arrived)
-    return finish(
-        figure,
-        title or claim,
+    return (
+        figure, claim_of(results, panels, states, arrived),
         f"A row of cells is a rank's vector, cut into {N} chunks. Number and colour: how many ranks' values are summed "
         "in the chunk. Outlined: arrived in this round.",
-        f"{len(panels)} panels, one per round, of {N} ranks and their {N} chunks. {claim}. "
-        + " ".join(_in_words(number, panels[number], states[number]) for number in range(len(panels))),
-    )
+        f"{len(panels)} panels, one per round, of {N} ranks and their {N} chunks.",
+        " ".join(_in_words(number, panels[number], states[number]) for number in range(len(panels))),
+    )  # fmt: skip
 
 
 # --- what the run says -----------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ import textwrap
 
 from lib.cost.hardware import GIB
 from lib.plots.draw import DASHES, at_edge, box, grid, key, numbers, page, rows, stack
-from lib.plots.labels import amount, capital
+from lib.plots.labels import amount, each
 from lib.plots.memory import PART_COLOR
-from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, finish, styled
+from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, drawing
 
 SECONDS = {  # what is drawn: (colour, the cost model's components)
     "matrix products": (OP_COLOR["F"], ("matmul",)),
@@ -51,14 +51,14 @@ def grouped(costs, parts):
     return {part: value for part, value in sums.items() if value}
 
 
-@styled
-def plan_ranking(plans, room, title=None, note=""):
+@drawing
+def plan_ranking(plans, room):
     """A bar per plan of what its step takes beyond matrix products; at its end the step, and the fullest GPU's memory.
 
     plans: [(plan, {component: seconds}, bytes), ...], 1 to 9, in the order to show: a Plan or words, the components of
     `lib.cost.step.step_seconds`, the memory. room: bytes that a plan may need; the bars of those that need more are
     hatched. The plan with the fewest matrix products has none in its bar; those of others are what they have more
-    (recomputed, or smaller and slower). note: a sentence to begin the caption with.
+    (recomputed, or smaller and slower).
     Raises ValueError for another number of plans, or components that are not known.
     """
     if not 1 <= len(plans) <= 9:
@@ -84,28 +84,25 @@ def plan_ranking(plans, room, title=None, note=""):
         if row not in fits:
             _hatch(axes, row, 0, total - least)
     claim = _claim(names, totals, needs, fits, room)
-    hatched = " Hatched: does not fit." if len(fits) < len(plans) else ""
-    return finish(
-        figure,
-        title or claim,
-        f"{note} tp, pp, dp: messages along that axis. Right: the whole step, and the memory of the fullest GPU, of "
-        f"{room / GIB:.0f} GiB to use.{hatched}",
-        f"Bars of the time of a step beyond {amount(least)} s of matrix products, a bar per plan. {claim}. {note} "
-        + " ".join(
-            f"{name}: {amount(total)} s ({_listed(found)}), "
-            f"{n_bytes / GIB:.0f} GiB{'' if row in fits else ', does not fit'}."
-            for row, (name, total, found, n_bytes) in enumerate(zip(names, totals, parts, needs, strict=True))
-        ),
+    look = (
+        "tp, pp, dp: messages along that axis. Right: the whole step, and the memory of the fullest GPU, of "
+        f"{room / GIB:.0f} GiB to use.{' Hatched: does not fit.' * (len(fits) < len(plans))}"
     )
+    words = " ".join(
+        f"{name}: {amount(total)} s ({_listed(found)}), {n_bytes / GIB:.0f} GiB{', does not fit' * (row not in fits)}."
+        for row, (name, total, found, n_bytes) in enumerate(zip(names, totals, parts, needs, strict=True))
+    )
+    what = f"Bars of the time of a step beyond {amount(least)} s of matrix products, a bar per plan."
+    return figure, claim, look, what, words
 
 
-@styled
-def plan_cost(plans, memory, room, title=None, note=""):
+@drawing
+def plan_cost(plans, memory, room, title=None):
     """Two panels, a bar per plan in each: bytes on the fullest GPU, and seconds of a step, by component.
 
     plans: {"yours": ({component: bytes}, {component: seconds}), "the best": ...}, 1 to 3, as of
     `lib.cost.memory.memory` and `lib.cost.step.step_seconds`; the first is the one that the title speaks of.
-    memory: of a GPU, bytes; room: how many of them a plan may need. note: a sentence to begin the caption with.
+    memory: of a GPU, bytes; room: how many of them a plan may need.
     Raises ValueError for another number of plans, or components that are not known.
     """
     if not 1 <= len(plans) <= 3:
@@ -131,18 +128,15 @@ def plan_cost(plans, memory, room, title=None, note=""):
     first = next(iter(plans))
     fits = "fits" if gib[first] <= usable else "does not fit"
     claim = f"{first} {fits}: {amount(gib[first])} of {usable:.0f} GiB; {amount(seconds[first])} s a step"
-    return finish(
-        figure,
-        title or capital(claim),
-        f"{note} tp, pp, dp: messages along that axis. Upright: the GPU's {whole:.0f} GiB; grey: left for peaks that "
-        "are not modelled.",
-        f"Bars of memory and of the time of a step, by component. {f'{title}. ' if title else ''}{claim}. {note} "
-        + " ".join(
-            f"{name}: {amount(gib[name])} GiB ({_listed(needs[name])}); "
-            f"{amount(seconds[name])} s ({_listed(takes[name])})."
-            for name in plans
-        ),
+    said = lambda name, _: (
+        f"{amount(gib[name])} GiB ({_listed(needs[name])}); {amount(seconds[name])} s ({_listed(takes[name])})"
     )
+    return (
+        figure, claim,
+        f"tp, pp, dp: messages along that axis. Upright: the GPU's {whole:.0f} GiB; grey: left for peaks that are not "
+        "modelled.",
+        f"Bars of memory and of the time of a step, by component.{f' {title}.' if title else ''}", each(plans, said),
+    )  # fmt: skip
 
 
 def _bars(axes, names, plans, parts, end, inches, **look):

@@ -7,7 +7,7 @@ import numpy as np
 
 from lib.plots.draw import above, curves, grid, named_ends, page, ticks
 from lib.plots.labels import capital, in_sentences, lines_in_words, size_in_words, time_in_words
-from lib.plots.style import FAINT, INK, PAPER, RANK_COLORS, finish, styled
+from lib.plots.style import FAINT, INK, PAPER, RANK_COLORS, drawing
 
 ALGORITHM_COLOR = {  # the same in every figure, whatever it is beside
     "star": RANK_COLORS[0],
@@ -21,14 +21,13 @@ ALGORITHM_COLOR = {  # the same in every figure, whatever it is beside
 }
 
 
-@styled
-def cost_curves(measured, predicted, title=None, at=None, note=""):
+@drawing
+def cost_curves(measured, predicted, title=None, at=None):
     """One colour per algorithm; where another becomes the fastest is marked.
 
     measured, predicted: {"ring": (sizes, seconds), ...}, sizes in bytes, ascending; either may be {}. The same name has
     the same colour in both, and an algorithm of `ALGORITHM_COLOR` in all figures. at: a size in bytes, to be marked
     with the times there (a slider's). title: another claim than who is the fastest, which is then not marked.
-    note: a sentence to begin the caption with, such as how many ranks.
     Raises ValueError for nothing to draw, unequal lengths, or values that a logarithm does not have.
     """
     for name, (sizes, seconds) in [*measured.items(), *predicted.items()]:
@@ -70,23 +69,18 @@ def cost_curves(measured, predicted, title=None, at=None, note=""):
 
     claim = _claim(judged, takeovers, at)
     marks = " Diamond: from this size on another is the fastest." if takeovers else ""
-    return finish(
-        figure,
-        title or claim,
-        f"{note} {lines_in_words(measured, predicted)}.{marks}",
-        f"Line chart of time against size on logarithmic axes. {claim}. {note} "
-        + in_sentences({"measured": measured, "predicted": predicted}, _from_to),
-    )
+    words = in_sentences({"measured": measured, "predicted": predicted}, _from_to)
+    look = f"{lines_in_words(measured, predicted)}.{marks}"
+    return figure, claim, look, "Line chart of time against size on logarithmic axes.", words
 
 
-@styled
-def tp_volume(measured, predicted, title=None, note="", at=None, of="a layer", domain=None):
+@drawing
+def tp_volume(measured, predicted, of="a layer", domain=None):
     """A curve per link or model, on logarithmic axes; a diamond where a layer is fastest.
 
     measured, predicted: {"inside a node": ([1, 2, 4, 8], seconds), "across nodes": ...}; either may be {}. The same
     name has the same colour in both. A curve that begins with tp=1 also shows what halving the work at each doubling
-    would give. note: a sentence to begin the caption with. at: a tp, to be marked (a slider's). of: what takes so long.
-    domain: GPUs of an NVLink domain, whose end is marked where a larger tp follows.
+    would give. of: what takes so long. domain: GPUs of an NVLink domain, whose end is marked where a larger tp follows.
     Raises ValueError for nothing to draw, unequal lengths, or values that a logarithm does not have.
     """
     names = list(dict.fromkeys([*measured, *predicted]))
@@ -115,8 +109,6 @@ def tp_volume(measured, predicted, title=None, note="", at=None, of="a layer", d
     low, high = axes.get_ylim()
     axes.set(ylim=(low / 1.25, high * 1.1), xlim=(degrees[0] / 1.06, degrees[-1] * 1.06))
     named_ends(axes, ends, 0.075)
-    if at is not None:
-        axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
     if domain is not None and degrees[0] <= domain < degrees[-1]:
         end = math.sqrt(domain * min(n for n in degrees if n > domain))
         axes.axvline(end, color=FAINT, ls=(0, (2, 2)), lw=1.4, zorder=1)
@@ -125,17 +117,11 @@ def tp_volume(measured, predicted, title=None, note="", at=None, of="a layer", d
     steps = [f * 10.0**e for e in range(-9, 4) for f in (1, 2, 5)]
     ticks(axes.yaxis, [t for t in steps if low / 1.25 <= t <= high * 1.1], time_in_words)
     grid(axes)
-    claim = "; ".join(_of_one(name, judged[name], i) for name, i in best.items())
-    return finish(
-        figure,
-        title or capital(claim),
-        f"{note} {lines_in_words(measured, predicted)}. Diamond: the fastest.",
-        f"Time of {of} against tp on logarithmic axes. {capital(claim)}. {note} "
-        + in_sentences(
-            {"measured": measured, "predicted": predicted},
-            lambda curve: ", ".join(f"{time_in_words(s)} at {n}" for n, s in zip(*curve, strict=True)),
-        ),
-    )
+    claim = capital("; ".join(_of_one(name, judged[name], i) for name, i in best.items()))
+    look = f"{lines_in_words(measured, predicted)}. Diamond: the fastest."
+    at = lambda curve: ", ".join(f"{time_in_words(s)} at {n}" for n, s in zip(*curve, strict=True))
+    words = in_sentences({"measured": measured, "predicted": predicted}, at)
+    return figure, claim, look, f"Time of {of} against tp on logarithmic axes.", words
 
 
 def _colors(names):

@@ -10,18 +10,18 @@ norm: reported   . . . .     . . . .     # # # #
 from matplotlib.patches import Rectangle
 
 from lib.plots.draw import page
-from lib.plots.style import ALARM, INK, OP_COLOR, finish, rank_color, readable, styled
+from lib.plots.style import ALARM, INK, OP_COLOR, drawing, rank_color, readable
 
 BOX = 0.8  # of a rank's place
 GAP = 1.0  # between two steps, in places
 
 
-@styled
-def evidence(off, framed=False, title=None, note=""):
+@drawing
+def evidence(off, framed=False):
     """A row for each quantity, and in it a box for each step and rank.
 
     off: {(kind, what): [[is rank 0's another, ...] of step 0, ...]}, None where a rank has no such thing; in the order
-    of a step. framed: show what is off first. note: a sentence to begin the caption with.
+    of a step. framed: show what is off first.
     Raises ValueError for no step, more than 12, or quantities of unequally many steps or ranks.
     """
     shapes = {tuple(len(step) for step in steps) for steps in off.values()}
@@ -52,19 +52,14 @@ def evidence(off, framed=False, title=None, note=""):
     axes.set_xticks([])
     axes.set_yticks([row + BOX / 2 for row in range(len(off))], names)
     axes.tick_params(length=0, labelsize=9)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)
     boxes = [is_off for of_steps in off.values() for ranks in of_steps for is_off in ranks if is_off is not None]
     claim = f"{sum(boxes)} of {len(boxes)} numbers are not as in one process"
     if first:
         claim = f"First of all, the {first[1]} of step {first[0]} is not as in one process"
-    return finish(
-        figure,
-        title or claim,
-        f"{note} A box is what a rank held: red where one process has another number. No box: the rank has no such "
-        f"thing.{' Framed: the earliest evidence.' * bool(first)}",
-        f"What {N} ranks held in {steps} steps, beside one process. {claim}. {_in_words(off)}",
-    )
+    look = "A box is what a rank held: red where one process has another number. No box: the rank has no such thing."
+    look += " Framed: the earliest evidence." * bool(first)
+    return figure, claim, look, f"What {N} ranks held in {steps} steps, beside one process.", _in_words(off)
 
 
 def _first(off, steps):
@@ -74,12 +69,9 @@ def _first(off, steps):
 
 
 def _in_words(off):
+    which = lambda ranks: ", ".join(str(rank) for rank, is_off in enumerate(ranks) if is_off)
     told = []
     for name, of_steps in off.items():
-        wrong = [
-            f"step {step} on ranks {', '.join(str(rank) for rank, is_off in enumerate(ranks) if is_off)}"
-            for step, ranks in enumerate(of_steps)
-            if any(ranks)
-        ]
-        told += [f"{': '.join(name)} is off in {'; '.join(wrong)}."] if wrong else []
+        if wrong := [f"step {step} on ranks {which(ranks)}" for step, ranks in enumerate(of_steps) if any(ranks)]:
+            told.append(f"{': '.join(name)} is off in {'; '.join(wrong)}.")
     return " ".join(told)

@@ -10,19 +10,20 @@
 import numpy as np
 from matplotlib.patheffects import withStroke
 
-from lib.plots.draw import heading, numbers, page, paper
-from lib.plots.style import INK, PAPER, finish, on_color, rank_color, styled
+from lib.plots.draw import DASHED, heading, numbers, page, paper
+from lib.plots.labels import each
+from lib.plots.style import INK, PAPER, drawing, on_color, rank_color
 
 ON_DARK = withStroke(linewidth=2.4, foreground=PAPER)  # a dark line is seen on dark bands too
 
 
-@styled
-def expert_load(loads, titles, capacity=None, every=1, title=None, note=""):
+@drawing
+def expert_load(loads, titles, capacity=None, every=1):
     """A panel per run: the experts' shares of the tokens as bands on each other, over the steps of training.
 
     loads: [(steps, E), ...], 1 or 2, tokens or shares of them; each step's are divided by their sum. E: 2 to 16.
     titles: one per panel, such as ["no balancing", "auxiliary loss"]. capacity: a factor; what an expert has over
-    capacity / E is hatched. every: how many steps a row of loads adds up. note: a sentence to begin the caption with.
+    capacity / E is hatched. every: how many steps a row of loads adds up.
     Raises ValueError for another number of panels or experts, or loads that are below 0 or none at all.
     """
     loads = [np.asarray(load, dtype=float) for load in loads]
@@ -51,19 +52,16 @@ def expert_load(loads, titles, capacity=None, every=1, title=None, note=""):
     ends = [f"{share[-1].max():.0%}{' of the tokens' * (i == 0)} ({titles[i]})" for i, share in enumerate(shares)]
     claim = f"The busiest of {E} experts ends with {', '.join(ends)}"
     hatched = "" if capacity is None else f" Hatched: over {capacity:g} times that, an expert's capacity."
-    return finish(
-        figure,
-        title or claim,
-        f"{note} A band: an expert. Dashed: where they would part with 1/E each.{hatched}",
-        f"Shares of the tokens that each expert gets over training, as bands, a panel per run. {claim}. Even would be "
-        f"{1 / E:.1%} each. {note} "
-        + " ".join(
-            f"{name}: at first {', '.join(f'{s:.0%}' for s in share[0])}; at last "
-            f"{', '.join(f'{s:.0%}' for s in share[-1])}"
-            + ("." if capacity is None else f"; over capacity {_over(share, capacity):.1%} of all steps' tokens.")
-            for name, share in zip(titles, shares, strict=True)
-        ),
+    listed = lambda share: ", ".join(f"{s:.0%}" for s in share)
+    words = lambda _, share: (
+        f"at first {listed(share[0])}; at last {listed(share[-1])}"
+        + ("" if capacity is None else f"; over capacity {_over(share, capacity):.1%} of all steps' tokens")
     )
+    return (
+        figure, claim, f"A band: an expert. Dashed: where they would part with 1/E each.{hatched}",
+        "Shares of the tokens that each expert gets over training, as bands, a panel per run.",
+        f"Even would be {1 / E:.1%} each. {each(dict(zip(titles, shares, strict=True)), words)}",
+    )  # fmt: skip
 
 
 def _bands(axes, x, share, capacity):
@@ -82,7 +80,7 @@ def _bands(axes, x, share, capacity):
                           ha="right", va="center_baseline", zorder=6, weight="bold", color=on_color(color),
                           bbox=paper(0.1, color))  # fmt: skip
     for e in range(1, E):
-        axes.axhline(e / E, color=INK, ls=(0, (5, 2.5)), lw=1.1, zorder=5, path_effects=[ON_DARK])
+        axes.axhline(e / E, color=INK, ls=DASHED, lw=1.1, zorder=5, path_effects=[ON_DARK])
 
 
 def _over(share, capacity):

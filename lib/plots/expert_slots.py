@@ -9,20 +9,19 @@ factor 1           dropless
 
 import numpy as np
 
-from lib.plots.draw import DASHES, grid, heading, key, numbers, page
-from lib.plots.style import ALARM, FAINT, OP_COLOR, PAPER, finish, styled
+from lib.plots.draw import DASHES, WAITING, grid, heading, key, numbers, page
+from lib.plots.style import ALARM, FAINT, OP_COLOR, PAPER, drawing
 
 COMPUTED = OP_COLOR["F"]
-EMPTY = {"fc": PAPER, "ec": FAINT, "hatch": "/////"}
 DROPPED = {"fc": PAPER, "ec": ALARM, "hatch": "xxxxx"}
 
 
-@styled
-def expert_slots(asked, capacities, title=None, note=""):
+@drawing
+def expert_slots(asked, capacities):
     """A panel per capacity, a bar per expert: rows that it computes, rows that are dropped, slots that stay empty.
 
     asked: (E,) rows that each expert is asked for. capacities: {"factor 1": C, ..., "dropless": None}, 1 to 4 panels;
-    C: slots of each expert, None: as many as it is asked for. note: a sentence to begin the caption with.
+    C: slots of each expert, None: as many as it is asked for.
     Raises ValueError for another number of panels, more than 16 experts, or numbers below 0 or none at all.
     """
     asked = np.asarray(asked)
@@ -37,7 +36,7 @@ def expert_slots(asked, capacities, title=None, note=""):
     x, told = np.arange(len(asked)), {}
     for axes, (name, (done, lost, empty)) in zip(panels, panels_of.items(), strict=True):
         axes.bar(x, done, 0.82, color=COMPUTED, zorder=2)
-        for more, look in ((empty, EMPTY), (lost, DROPPED)):
+        for more, look in ((empty, WAITING), (lost, DROPPED)):
             axes.bar(x[more > 0], more[more > 0], 0.82, bottom=done[more > 0], lw=0.6, zorder=2, **look)
         if capacities[name] is not None:
             axes.axhline(capacities[name], color=FAINT, lw=1.2, ls=DASHES, zorder=3)
@@ -50,19 +49,17 @@ def expert_slots(asked, capacities, title=None, note=""):
     panels[0].set_ylabel("rows")
     numbers(panels[0].yaxis, "{:,.0f}".format)
     panels[-1].set_xlabel("expert", loc="right")
-    key(panels[0], {"computed": COMPUTED, "dropped": DROPPED, "empty slot": EMPTY}, loc="upper left",
+    key(panels[0], {"computed": COMPUTED, "dropped": DROPPED, "empty slot": WAITING}, loc="upper left",
         bbox_to_anchor=(0, 0), borderaxespad=1.75)  # fmt: skip
     panels[0].get_legend().set_in_layout(False)  # it lies below all panels
     hottest = asked.max() / asked.mean()
-    claim = f"The hottest expert is asked for {hottest:.1f} times the mean: " + "; ".join(
-        f"{name}, {words}" for name, words in told.items()
-    )
-    return finish(
-        figure,
-        title or f"Slots drop rows or stay empty; without them the hottest expert has {hottest:.1f} times the mean",
-        f"{note} A bar: an expert. Dashed: its slots, C. Dropped: of the rows. Empty: of what is computed.",
-        f"Bars of the rows of each expert, a panel per capacity. {claim}. {note} Asked for: "
-        + ", ".join(f"{rows:g}" for rows in asked) + ".",
+    of_each = "; ".join(f"{name}, {words}" for name, words in told.items())
+    return (
+        figure, f"Slots drop rows or stay empty; without them the hottest expert has {hottest:.1f} times the mean",
+        "A bar: an expert. Dashed: its slots, C. Dropped: of the rows. Empty: of what is computed.",
+        "Bars of the rows of each expert, a panel per capacity.",
+        f"The hottest expert is asked for {hottest:.1f} times the mean: {of_each}. Asked for: "
+        f"{', '.join(f'{rows:g}' for rows in asked)}.",
     )  # fmt: skip
 
 

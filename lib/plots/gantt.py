@@ -11,18 +11,17 @@ from lib.pipeline.actions import count_stages
 from lib.plots.boxes import draw_boxes, draw_key, draw_lanes, on_clock
 from lib.plots.draw import LANE, above, at_edge, heading, page
 from lib.plots.labels import amount
-from lib.plots.style import FAINT, INK, finish, styled
+from lib.plots.style import FAINT, INK, drawing
 
 ORDINALS = ("first", "second", "third", "fourth")
 
 
-@styled
-def gantt(timed, unit=None, title=None, note=""):
+@drawing
+def gantt(timed, unit=None, title=None):
     """One schedule: at the right each rank's share of idle time, and the most micro-batches x stages that it keeps.
 
     timed: a Simulation, or the Bars of all ranks as `record` got them.
     unit: what 1 on the clock is, such as "forwards"; "s" is drawn in ms. Bars are in seconds, unless said.
-    note: a sentence to begin the caption with, such as p and m.
     """
     timed, unit = on_clock(timed, unit)
     p, n_stages, makespan = len(timed.schedule), count_stages(timed.schedule), timed.makespan
@@ -43,21 +42,19 @@ def gantt(timed, unit=None, title=None, note=""):
     axes.annotate("of all", (1.085, 0), xytext=(0, -2), ha="left", color=FAINT, **below)
     draw_key(axes, {bar.action.kind for bar in timed.bars}, unit)
     claim = f"{timed.bubble:.0%} of all ranks' time is idle, in {amount(makespan)} {unit}"
-    return finish(
-        figure,
-        title or claim,
-        f"{note} In a box: its micro-batch.{_shades(n_stages // p)} Keeps: most micro-batches"
+    return (
+        figure, claim, f"In a box: its micro-batch.{_shades(n_stages // p)} Keeps: most micro-batches"
         f"{' x stages' * (n_stages > p)} whose backward is not done.",
-        f"Gantt chart of a schedule on {p} ranks. {f'{title}. ' if title else ''}{claim}. {note} {_of_ranks(timed)}",
-    )
+        f"Gantt chart of a schedule on {p} ranks.{f' {title}.' if title else ''}", _of_ranks(timed),
+    )  # fmt: skip
 
 
-@styled
-def gantts(schedules, unit=None, title=None, note=""):
+@drawing
+def gantts(schedules, unit=None):
     """Several schedules below each other on one time axis, each with its makespan and its bubble.
 
     schedules: {"GPipe": Simulation, "1F1B": Simulation, ...}, or Bars in place of a Simulation; 1 to 5 of them.
-    unit, note: as for `gantt`. The figure is taller than others where lanes would become too thin to read.
+    unit: as for `gantt`. The figure is taller than others where lanes would become too thin to read.
     Raises ValueError for another number of schedules, or for some in seconds and some not.
     """
     if not 1 <= len(schedules) <= 5:
@@ -85,24 +82,20 @@ def gantts(schedules, unit=None, title=None, note=""):
     draw_key(panels[-1], {bar.action.kind for each in timed.values() for bar in each.bars}, unit)
     claim = _claim(timed, unit)
     most = max(count_stages(each.schedule) // len(each.schedule) for each in timed.values())
-    return finish(
-        figure,
-        title or claim,
-        f"{note} One time axis for all. In a box: its micro-batch.{_shades(most)}",
-        f"Gantt charts of {len(timed)} schedules on one time axis. {claim}. {note} "
-        + " ".join(f"{name}: {amount(each.makespan)} {unit}. {_of_ranks(each)}" for name, each in timed.items()),
-    )
+    words = " ".join(f"{name}: {amount(each.makespan)} {unit}. {_of_ranks(each)}" for name, each in timed.items())
+    look = f"One time axis for all. In a box: its micro-batch.{_shades(most)}"
+    return figure, claim, look, f"Gantt charts of {len(timed)} schedules on one time axis.", words
 
 
-@styled
-def simulated_and_measured(simulation, bars, title=None, note=""):
+@drawing
+def simulated_and_measured(simulation, bars):
     """The same schedule twice on one axis, two thin lanes per rank, and by how much the simulation is off.
 
     rank 0   ' 0 '' 1 '' 2 '      ' 0 '' 1 '        above, dashed: the simulation
              [ 0 ][ 1 ][ 2  ]     [  0 ][ 1  ]      below, filled: the ranks
 
     simulation: a Simulation with times in seconds. bars: the Bars of all ranks, in seconds, as `record` got them.
-    Each begins at 0 with its first action. note: a sentence to begin the caption with, such as p and m.
+    Each begins at 0 with its first action.
     Raises ValueError if a rank did other actions than the simulation's, or in another order.
     """
     (simulated, _), (measured, _) = on_clock(simulation, "s"), on_clock(bars, "s")
@@ -137,13 +130,11 @@ def simulated_and_measured(simulation, bars, title=None, note=""):
         f"rank {r} is idle {s:.0%} simulated, {m:.0%} measured"
         for r, (s, m) in enumerate(zip(simulated.bubbles, measured.bubbles, strict=True))
     )
-    return finish(
-        figure,
-        title or claim,
-        f"{note} Dashed: simulated. Filled: measured; in a box: its micro-batch. Upright: the ends.",
-        f"Gantt chart of a schedule on {p} ranks, simulated and measured. {claim}. {note} Bubble "
-        f"{simulated.bubble:.1%} simulated, {measured.bubble:.1%} measured: {each}.",
-    )
+    return (
+        figure, claim, "Dashed: simulated. Filled: measured; in a box: its micro-batch. Upright: the ends.",
+        f"Gantt chart of a schedule on {p} ranks, simulated and measured.",
+        f"Bubble {simulated.bubble:.1%} simulated, {measured.bubble:.1%} measured: {each}.",
+    )  # fmt: skip
 
 
 def _claim(timed, unit):

@@ -9,18 +9,17 @@ from itertools import accumulate
 
 from lib.plots.boxes import on_clock
 from lib.plots.draw import at_edge, grid, heading, numbers, page
-from lib.plots.labels import amount, capital
-from lib.plots.style import INK, finish, rank_color, readable, styled
+from lib.plots.labels import amount, capital, each
+from lib.plots.style import INK, drawing, rank_color, readable
 
 
-@styled
-def kept_over_time(schedules, limits=None, bytes_each=None, unit=None, title=None, note=""):
-    """A column per schedule, a row per rank: the live micro-batches x stages, or their bytes, as steps over time.
+@drawing
+def kept_over_time(schedules, limits=None, unit=None):
+    """A column per schedule, a row per rank: the live micro-batches x stages, as steps over time.
 
     schedules: {"GPipe": Simulation, "1F1B": Simulation}, or Bars in place of a Simulation; 1 to 3, of the same p, at
         most 6. What waits between I and W (ZB-H1) is not among it: that is less, see `lib.pipeline.kept`.
     limits: {"1F1B": [min(m, p - i) for i in range(p)]}: what theory allows each rank, dashed.
-    bytes_each: bytes that one micro-batch keeps in one stage; the axis is then in MB, and limits are still counts.
     Raises ValueError for another number of schedules, for ranks that differ, or a limit missing.
     """
     on_clocks = {name: on_clock(timed, unit) for name, timed in schedules.items()}
@@ -34,7 +33,6 @@ def kept_over_time(schedules, limits=None, bytes_each=None, unit=None, title=Non
         raise ValueError(
             f"{wrong}: {len(limits[wrong])} limits, schedules {', '.join(schedules)}: give one for each of {p} ranks"
         )
-    each, what = (bytes_each / 1e6, "MB") if bytes_each else (1, "micro-batches")
     steps = {name: [live_steps(timed.bars, rank) for rank in range(p)] for name, (timed, _) in on_clocks.items()}
     peaks = {name: [max(live for _, live in of_rank) for of_rank in steps[name]] for name in schedules}
     most = max(max(peak) for peak in peaks.values())
@@ -43,15 +41,14 @@ def kept_over_time(schedules, limits=None, bytes_each=None, unit=None, title=Non
     for column, (name, (timed, unit_name)) in enumerate(on_clocks.items()):
         for rank, axes in enumerate(panels[:, column]):
             times, live = zip(*steps[name][rank], (timed.makespan, 0), strict=True)
-            heights = [each * n for n in live]
-            axes.fill_between(times, heights, step="post", color=rank_color(rank), alpha=0.25, lw=0)
-            axes.step(times, heights, where="post", color=rank_color(rank), lw=1.5)
+            axes.fill_between(times, live, step="post", color=rank_color(rank), alpha=0.25, lw=0)
+            axes.step(times, live, where="post", color=rank_color(rank), lw=1.5)
             if name in limits:
-                axes.axhline(each * limits[name][rank], color=INK, ls=(0, (4, 2.5)), lw=1.2, zorder=3)
-            most_here = each * peaks[name][rank]
+                axes.axhline(limits[name][rank], color=INK, ls=(0, (4, 2.5)), lw=1.2, zorder=3)
+            most_here = peaks[name][rank]
             at_edge(axes, most_here, amount(most_here), 1.01, size=9.5, color=rank_color(rank), va="center")
-            axes.set(ylim=(0, 1.12 * each * most))
-            axes.set_yticks([0, each * most], ["", amount(each * most)])
+            axes.set(ylim=(0, 1.12 * most))
+            axes.set_yticks([0, most], ["", amount(most)])
             grid(axes, "y")
             if column == 0:
                 axes.set_ylabel(f"rank {rank}", rotation=0, ha="right", va="center", color=readable(rank_color(rank)),
@@ -60,21 +57,17 @@ def kept_over_time(schedules, limits=None, bytes_each=None, unit=None, title=Non
         panels[-1, column].set_xlabel(f"time ({unit_name})", loc="left")
         numbers(panels[-1, column].xaxis)
         panels[-1, column].set_xlim(0, max(timed.makespan for timed, _ in on_clocks.values()))
-    if not bytes_each and any(1 + bar.action.stage > p for timed, _ in on_clocks.values() for bar in timed.bars):
-        what = "micro-batches x stages"
-    claim = "; ".join(f"{name}: at most {amount(each * max(peaks[name]))} {what}" for name in schedules)
-    dashes = " Dashed: the limit." if limits else ""
-    return finish(
-        figure,
-        title or claim,
-        f"{note} {capital(what)} that each rank keeps, from forward to backward.{dashes} At the right: the "
-        "most.",
-        f"What each rank keeps over time, in {what}, a column per schedule. {claim}. {note} "
-        + " ".join(
-            f"{name}: " + ", ".join(f"rank {r} at most {amount(each * n)}" for r, n in enumerate(peaks[name]))
-            + (f"; limits {', '.join(amount(each * n) for n in limits[name])}." if name in limits else ".")
-            for name in schedules
-        ),
+    several = any(1 + bar.action.stage > p for timed, _ in on_clocks.values() for bar in timed.bars)
+    what = "micro-batches" + " x stages" * several
+    claim = "; ".join(f"{name}: at most {amount(max(peaks[name]))} {what}" for name in schedules)
+    allowed = {name: f"; limits {', '.join(map(amount, of_ranks))}" for name, of_ranks in limits.items()}
+    words = lambda name, peak: (
+        ", ".join(f"rank {r} at most {amount(n)}" for r, n in enumerate(peak)) + allowed.get(name, "")
+    )
+    return (
+        figure, claim, f"{capital(what)} that each rank keeps, from forward to backward."
+        f"{' Dashed: the limit.' * bool(limits)} At the right: the most.",
+        f"What each rank keeps over time, in {what}, a column per schedule.", each(peaks, words),
     )  # fmt: skip
 
 

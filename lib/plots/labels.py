@@ -50,8 +50,9 @@ def time_in_words(seconds, digits=2):
 
 
 def capital(claim):
-    """A claim as a title begins: with a capital letter."""
-    return claim[0].upper() + claim[1:]
+    """A claim as a title begins: with a capital letter, but for a name with a digit or an underscore, such as fp16."""
+    is_name = any(letter.isdigit() or letter == "_" for letter in claim.split(" ")[0])
+    return claim if is_name else claim[0].upper() + claim[1:]
 
 
 def few(n, most=8):
@@ -62,6 +63,16 @@ def few(n, most=8):
 def lines_in_words(measured, predicted):
     """What the lines of two sets of curves mean, to begin a sentence with; a set that is empty is left out."""
     return capital("; ".join(["solid: measured"] * bool(measured) + ["dashed: predicted"] * bool(predicted)))
+
+
+def each(of, words=lambda name, value: value):
+    """A sentence for each: "name: words(name, value)." of: {name: value}."""
+    return " ".join(f"{name}: {words(name, value)}." for name, value in of.items())
+
+
+def listed(names):
+    """Names, for a refusal; "nothing" of none."""
+    return ", ".join(names) or "nothing"
 
 
 def in_sentences(curves, words):

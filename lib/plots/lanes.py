@@ -2,11 +2,11 @@
 
 from lib.plots.draw import LANE, WAITING, arrow, box, key, middle, page, paper, rank_rows
 from lib.plots.messages import matched
-from lib.plots.style import INK, OP_COLOR, PAPER, finish, styled
+from lib.plots.style import INK, OP_COLOR, PAPER, drawing
 
 
-@styled
-def timeline(entries, title=None):
+@drawing
+def timeline(entries):
     """What each rank's communication did and when: one lane per rank, a bar per entry from posted to done, in ms.
 
     entries: objects with the fields of `ledger.Entry`: rank, op, peer, tag, posted, wait_from, wait_to, done (s).
@@ -57,14 +57,9 @@ def timeline(entries, title=None):
         if stuck
         else f"Rank {most} waits longest: {waits[most]:.3g} of {span:.3g} ms"
     )
-    return finish(
-        figure,
-        title or claim,
-        "A bar is one op, from when the rank posted it to when it was done." + (" Arrows: messages." if arrows else ""),
-        f"Timeline of {len(entries)} ops on ranks {', '.join(map(str, ranks))} over {span:.3g} ms. {claim}. Waiting: "
-        + ", ".join(f"rank {r} {waits[r]:.3g} ms" for r in ranks)
-        + ".",
-    )
+    look = "A bar is one op, from when the rank posted it to when it was done." + " Arrows: messages." * bool(arrows)
+    what = f"Timeline of {len(entries)} ops on ranks {', '.join(map(str, ranks))} over {span:.3g} ms."
+    return figure, claim, look, what, f"Waiting: {', '.join(f'rank {r} {waits[r]:.3g} ms' for r in ranks)}."
 
 
 def _op(axes, e, x0, x1, low, tall, waited, inches):

@@ -3,17 +3,16 @@
 from itertools import groupby
 
 from lib.plots.draw import at_edge, grid, numbers, page
-from lib.plots.labels import amount, capital, scale, spread
-from lib.plots.style import FAINT, RANK_COLORS, finish, styled
+from lib.plots.labels import amount, each, scale, spread
+from lib.plots.style import FAINT, RANK_COLORS, drawing
 
 
-@styled
-def memory_over_a_step(live, title=None, note=""):
+@drawing
+def memory_over_a_step(live):
     """A line per stage: bytes after each event of a step, and at the right the most of them.
 
     live: {"ZeRO-1": [("forward 0", bytes), ("forward 1", bytes), ..., ("backward 0", bytes), ("step", bytes)], ...};
     1 to 8 stages of the same events. Neighbours that begin with the same word stand above that word.
-    note: a sentence to begin the caption with.
     Raises ValueError for another number of stages, or events that differ, or fewer than 2.
     """
     labels = {name: [label for label, _ in events] for name, events in live.items()}
@@ -43,16 +42,9 @@ def memory_over_a_step(live, title=None, note=""):
     in_words = lambda name: f"{name} at most {amount(peak[name] / factor)} {unit}"
     when = at[max(range(len(at)), key=lambda i: live[least][i][1])]
     claim = f"{in_words(least)}, after {when}" + f"; {in_words(largest)}" * (largest != least)
-    return finish(
-        figure,
-        title or capital(claim),
-        f"{note} Bytes that are live on one rank after each event of a step.",
-        f"Line chart of live bytes of model state along the events of a training step. {claim}. {note} "
-        + " ".join(
-            f"{name}: " + ", ".join(f"{label} {amount(n / factor)}" for label, n in events) + f" {unit}."
-            for name, events in live.items()
-        ),
-    )
+    words = lambda _, events: ", ".join(f"{label} {amount(n / factor)}" for label, n in events) + f" {unit}"
+    what = "Line chart of live bytes of model state along the events of a training step."
+    return figure, claim, "Bytes that are live on one rank after each event of a step.", what, each(live, words)
 
 
 def _apart(places, gap):

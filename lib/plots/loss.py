@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 
 from lib.plots.draw import grid, named_ends, page
-from lib.plots.style import FAINT, PAPER, RANK_COLORS, finish, styled
+from lib.plots.style import FAINT, PAPER, RANK_COLORS, drawing
 
 
-@styled
-def loss_curve(steps, losses, entropy, others=None, title=None):
+@drawing
+def loss_curve(steps, losses, entropy, others=None):
     """Loss against step, beside the unigram entropy of the text, which no model without context can beat.
 
     steps, losses: (n,) of the training run, nats per character. entropy: nats per character.
@@ -24,25 +24,21 @@ def loss_curve(steps, losses, entropy, others=None, title=None):
     _dress(axes, series, entropy, "step", 2)
     final = float(series[list(series)[-1]][1][-1])
     under = "below" if final < entropy else "still above"
-    return finish(
-        figure,
-        title or f"The loss ends {abs(entropy - final):.2f} nats {under} the entropy of single characters",
+    falls = [f"{n} falls from {y[0]:.2f} at step {x[0]} to {y[-1]:.2f} at step {x[-1]}" for n, (x, y) in series.items()]
+    return (
+        figure, f"The loss ends {abs(entropy - final):.2f} nats {under} the entropy of single characters",
         "Below the dashed line the model must be using context: it knows more than how frequent each character is.",
-        "Line chart of loss against step. "
-        + "; ".join(
-            f"{n} falls from {y[0]:.2f} at step {x[0]} to {y[-1]:.2f} at step {x[-1]}" for n, (x, y) in series.items()
-        )
-        + f". A dashed line marks the unigram entropy, {entropy:.2f} nats per character.",
-    )
+        "Line chart of loss against step.",
+        f"{'; '.join(falls)}. A dashed line marks the unigram entropy, {entropy:.2f} nats per character.",
+    )  # fmt: skip
 
 
-@styled
-def loss_curves(runs, entropy=None, xlabel="step", title=None, note=""):
+@drawing
+def loss_curves(runs, entropy=None, xlabel="step", note=""):
     """The losses of several runs, from a broad line to a narrow one, so that equal ones are all seen.
 
     runs: {"one process": (x, losses), "4 ranks": (x, losses), ...}, the first the one to compare with; losses in nats
     per character. entropy: of the text's single characters, a dashed line. xlabel: what x counts.
-    note: a sentence to begin the caption with.
     """
     _refuse(runs, "x")
     if not 2 <= len(runs) <= len(RANK_COLORS):
@@ -61,17 +57,10 @@ def loss_curves(runs, entropy=None, xlabel="step", title=None, note=""):
         claim = f"{len(runs)} runs, one curve: no loss differs by more than {_exponent(apart)} of its value"
     else:
         claim = f"{best} ends lowest, at {final[best]:.2f}; {worst} at {final[worst]:.2f}"
-    return finish(
-        figure,
-        title or claim,
-        f"{note} {'Where lines lie on each other, the first is the broadest.' * near}".strip()
-        or f"Loss against {xlabel}.",
-        f"Line chart of loss against {xlabel}. {claim}. {note} "
-        + "; ".join(
-            f"{name} falls from {y[0]:.3f} at {x[0]:,} to {y[-1]:.3f} at {x[-1]:,}" for name, (x, y) in runs.items()
-        )
-        + ("." if entropy is None else f". A dashed line marks the unigram entropy, {entropy:.3f} nats per character."),
-    )
+    look = "Where lines lie on each other, the first is the broadest." * near or f"Loss against {xlabel}." * (not note)
+    dashed = "" if entropy is None else f" A dashed line marks the unigram entropy, {entropy:.3f} nats per character."
+    falls = [f"{n} falls from {y[0]:.3f} at {x[0]:,} to {y[-1]:.3f} at {x[-1]:,}" for n, (x, y) in runs.items()]
+    return figure, claim, look, f"Line chart of loss against {xlabel}.", f"{'; '.join(falls)}.{dashed}"
 
 
 def _refuse(runs, what):

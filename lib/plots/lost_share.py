@@ -10,29 +10,26 @@ lost |  \                       _ /
 import numpy as np
 
 from lib.plots.draw import DASHED, grid, named_ends, numbers, page, ticks
-from lib.plots.labels import TIMES, few, in_unit
-from lib.plots.style import INK, PAPER, RANK_COLORS, finish, styled
+from lib.plots.labels import TIMES, few, in_sentences, in_unit, listed
+from lib.plots.style import INK, PAPER, RANK_COLORS, drawing
 
 LONG = TIMES | {"min": 60.0, "h": 3600.0}
 PLACES = [f * unit for unit in (1e-3, 1e-2, 0.1, 1.0) for f in (1, 2, 5)]
 PLACES += [10.0, 30.0] + [f * 60.0 for f in (1, 2, 5, 10, 20)] + [f * 3600.0 for f in (1, 2, 5, 10, 20, 50)]
 
 
-@styled
-def lost_share(predicted, simulated=None, measured=None, title=None, note=""):
+@drawing
+def lost_share(predicted, simulated=None, measured=None):
     """A dashed curve per job, a diamond where it is least, dots for simulations, points with bars for measurements.
 
     predicted: {"16,384 GPUs": (intervals in seconds, ascending; shares from 0 to 1), ...}, 1 to 4. simulated: the same,
     of some of them. measured: {name: [(interval, low, share, high), ...]}, low and high the ends of an interval.
-    note: a sentence to begin the caption with.
     Raises ValueError for another number of curves, other names, or shares that are none.
     """
     simulated, measured = simulated or {}, measured or {}
     if not 1 <= len(predicted) <= 4 or not {*simulated, *measured} <= set(predicted):
-        names = [", ".join(some) or "nothing" for some in (predicted, simulated, measured)]
-        raise ValueError(
-            "predicted {}; simulated {}; measured {}: give 1 to 4 curves, and points of these".format(*names)
-        )
+        names = f"predicted {listed(predicted)}; simulated {listed(simulated)}; measured {listed(measured)}"
+        raise ValueError(f"{names}: give 1 to 4 curves, and points of these")
     for name, (x, y) in [*predicted.items(), *simulated.items()]:
         if np.shape(x) != np.shape(y) or len(x) == 0 or min(x) <= 0 or not 0 <= min(y) <= max(y) <= 1:
             raise ValueError(f"{name}: {np.shape(x)} intervals and {np.shape(y)} shares: as many of both, intervals "
@@ -65,22 +62,15 @@ def lost_share(predicted, simulated=None, measured=None, title=None, note=""):
     told = ["Dashed: the formula, diamond where it is least."]
     told += ["Circles: simulated failures."] * bool(simulated)
     told += ["Square: measured; bar: 90 % of jobs of so few failures."] * bool(measured)
-    return finish(
-        figure,
-        title or claim,
-        f"{note} {' '.join(told)}",
-        f"Lost share of time against the interval between two saves, on a logarithmic axis. {claim}. {note} "
-        + " ".join(
-            f"{name}, {how}: " + ", ".join(f"{y[i]:.1%} at {in_unit(x[i], LONG)}" for i in few(len(x))) + "."
-            for how, some in (("the formula", predicted), ("simulated", simulated))
-            for name, (x, y) in some.items()
-        )
-        + " ".join(
-            f" {name}, measured: {share:.1%} at {in_unit(x, LONG)}, interval {low:.1%} to {high:.1%}."
-            for name, some in measured.items()
-            for x, low, share, high in some
-        ),
-    )
+    at = lambda curve: ", ".join(f"{curve[1][i]:.1%} at {in_unit(curve[0][i], LONG)}" for i in few(len(curve[0])))
+    words = [in_sentences({"the formula": predicted, "simulated": simulated}, at)]
+    words += [
+        f"{name}, measured: {share:.1%} at {in_unit(x, LONG)}, interval {low:.1%} to {high:.1%}."
+        for name, some in measured.items()
+        for x, low, share, high in some
+    ]
+    what = "Lost share of time against the interval between two saves, on a logarithmic axis."
+    return figure, claim, " ".join(told), what, " ".join(words)
 
 
 def _percent(share):

@@ -5,7 +5,7 @@ import math
 from lib.cost.state import RECIPES
 from lib.plots.draw import above, beside, key, page, paper, rows, stack, ticks
 from lib.plots.labels import amount
-from lib.plots.style import INK, PAPER, finish, styled
+from lib.plots.style import INK, PAPER, drawing
 
 PART_COLOR = {
     "weights": "#1b4f72",
@@ -32,12 +32,12 @@ def memory_parts(parameters, precision, activations=0.0):
     return {part: n_bytes for part, n_bytes in parts.items() if n_bytes}
 
 
-@styled
-def walls(models, gpus, title=None, note=""):
+@drawing
+def walls(models, gpus):
     """A bar per model, its parts end to end, and an upright line where each GPU's memory ends.
 
     models: {"6.7B": {"weights": bytes, "gradients": bytes, ...}, ...}, top to bottom, as from `memory_parts`.
-    gpus: {"A100": bytes, ...}. note: a sentence to begin the caption with, such as what was assumed.
+    gpus: {"A100": bytes, ...}.
     A bar of more than four times the largest GPU runs off the page.
     Raises ValueError for a part without a colour, no model, or no GPU.
     """
@@ -73,19 +73,11 @@ def walls(models, gpus, title=None, note=""):
     ticks(axes.xaxis, [step * i for i in range(math.floor(end / step) + 1)], _gigabytes)
     key(axes, {part: PART_COLOR[part] for part in order}, borderaxespad=3.1)
     claim = _claim(models, totals, gpus, order)
-    return finish(
-        figure,
-        title or claim,
-        f"{note} A bar holds, from the left, {', '.join(order)}. Upright: where a GPU's memory ends.",
-        f"{claim}. {note} Bars of memory: "
-        + "; ".join(
-            f"{name} {_gigabytes(totals[name])} GB ("
-            + ", ".join(f"{part} {_gigabytes(bar[part])}" for part in order if part in bar)
-            + ")"
-            for name, bar in models.items()
-        )
-        + f". GPUs: {', '.join(f'{gpu} {_gigabytes(memory)} GB' for gpu, memory in gpus.items())}.",
-    )
+    of = lambda bar: ", ".join(f"{part} {_gigabytes(bar[part])}" for part in order if part in bar)
+    bars = "; ".join(f"{name} {_gigabytes(totals[name])} GB ({of(bar)})" for name, bar in models.items())
+    ends = ", ".join(f"{gpu} {_gigabytes(memory)} GB" for gpu, memory in gpus.items())
+    look = f"A bar holds, from the left, {', '.join(order)}. Upright: where a GPU's memory ends."
+    return figure, claim, look, "", f"Bars of memory: {bars}. GPUs: {ends}."
 
 
 def _claim(models, totals, gpus, order):

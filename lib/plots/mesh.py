@@ -14,18 +14,18 @@ import numpy as np
 from matplotlib.patches import FancyBboxPatch
 
 from lib.plots.draw import box, middle, page
-from lib.plots.style import FAINT, INK, OP_COLOR, finish, on_color, rank_color, styled
+from lib.plots.style import FAINT, INK, OP_COLOR, drawing, on_color, rank_color
 
 BLOCK_GAP = 0.45  # in widths of a box
 
 
-@styled
-def mesh(sizes, groups=None, per_node=None, title=None, note=""):
+@drawing
+def mesh(sizes, groups=None, per_node=None):
     """A box per rank with its number, where its coordinates put it; the ranks of one group in one colour.
 
     sizes: {axis: size}, the slowest axis first, such as {"pp": 2, "dp": 2, "tp": 2}; 2 to 32 ranks, at most 6 rows.
     groups: [[rank, ...], ...], as of `groups_along(("dp",), sizes)`; None: no colours. per_node: so many ranks in a row
-    share a node; it divides a row of boxes, or is made of whole rows. note: a sentence to begin the caption with.
+    share a node; it divides a row of boxes, or is made of whole rows.
     Raises ValueError for another mesh, for groups in which a rank is missing or twice, or for other nodes.
     """
     n, names = math.prod(sizes.values()), list(sizes)
@@ -62,13 +62,9 @@ def mesh(sizes, groups=None, per_node=None, title=None, note=""):
     claim = _claim(sizes, groups, per_node)
     nodes = f" Framed: a node of {per_node} ranks." if per_node else ""
     key = " Colour and letter: the ranks of one group." if groups else ""
-    return finish(
-        figure,
-        title or claim,
-        f"{note} The axis {names[-1]} runs fastest.{key}{nodes}",
-        f"A grid of {n} ranks, {_said(sizes)}, the axis {names[-1]} running fastest. {claim}. {note}{nodes} "
-        + (f"Groups: {' | '.join(' '.join(map(str, group)) for group in groups)}." if groups else ""),
-    )
+    said = f"Groups: {' | '.join(' '.join(map(str, group)) for group in groups)}." if groups else ""
+    what = f"A grid of {n} ranks, {_said(sizes)}, the axis {names[-1]} running fastest."
+    return figure, claim, f"The axis {names[-1]} runs fastest.{key}{nodes}", what, f"{nodes} {said}"
 
 
 def _coordinates(axes, sizes, rows, wide, lefts, pitch):

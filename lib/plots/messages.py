@@ -10,11 +10,11 @@ from matplotlib.patches import Circle
 
 from lib.cycle import find_cycle
 from lib.plots.draw import arrow
-from lib.plots.style import ALARM, FAINT, INK, PAPER, finish, on_color, rank_color, styled
+from lib.plots.style import ALARM, FAINT, INK, PAPER, drawing, on_color, rank_color
 
 
-@styled
-def message_rounds(entries, title=None):
+@drawing
+def message_rounds(entries):
     """Which rank sends to which in each round, a panel per round, from ledger entries. See `rounds`.
 
     Raises ValueError for no messages, or for more than 12 rounds: draw a shorter section.
@@ -41,20 +41,17 @@ def message_rounds(entries, title=None):
         axes.axis("off")
     messages = sum(len(panel) for panel in panels)
     claim = f"{messages} message{'s' * (messages > 1)} in {len(panels)} round{'s' * (len(panels) > 1)}"
-    return finish(
-        figure,
-        title or claim,
+    pairs = [", ".join(f"{e.rank} to {e.peer}" for e in panel) for panel in panels]
+    return (
+        figure, claim,
         "Messages of a round may travel at once; above, how many x their elements. Hollow: sends nothing.",
-        f"{len(panels)} panels of {N} ranks on a circle. {claim}. "
-        + " ".join(
-            f"Round {i}: " + ", ".join(f"{e.rank} to {e.peer}" for e in panel) + "."
-            for i, panel in enumerate(panels, 1)
-        ),
-    )
+        f"{len(panels)} panels of {N} ranks on a circle.",
+        " ".join(f"Round {i}: {said}." for i, said in enumerate(pairs, 1)),
+    )  # fmt: skip
 
 
-@styled
-def waits_for(waits, labels=None, title=None):
+@drawing
+def waits_for(waits, labels=None):
     """Ranks on a circle and an arrow from each rank to the one it waits for; a cycle, in which nobody can move, in red.
 
     waits: {rank: [the ranks it waits for]}, as in `launch.RankError.waits`.
@@ -89,15 +86,12 @@ def waits_for(waits, labels=None, title=None):
         claim = f"Deadlock: rank {first[0]} waits for {first[1]}" + "".join(f", {a} for {b}" for a, b in rest)
     else:
         claim = f"No cycle: all wait, in the end, for rank{'s' * (len(free) > 1)} {', '.join(map(str, free))}"
-    return finish(
-        figure,
-        title or claim,
-        "An arrow points to the rank that is waited for."
-        + (" Red: each waits for the next, so nobody moves." * bool(cycle)),
-        f"{N} ranks on a circle, an arrow from each waiting rank to the one it waits for. {claim}. All arrows: "
-        + ", ".join(f"{a} to {b}" for a, b in edges)
-        + ".",
-    )
+    return (
+        figure, claim, "An arrow points to the rank that is waited for."
+        + " Red: each waits for the next, so nobody moves." * bool(cycle),
+        f"{N} ranks on a circle, an arrow from each waiting rank to the one it waits for.",
+        f"All arrows: {', '.join(f'{a} to {b}' for a, b in edges)}.",
+    )  # fmt: skip
 
 
 def rounds(entries):

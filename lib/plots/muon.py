@@ -8,18 +8,18 @@ r"""Muon: what Newton-Schulz makes of singular values, and what each owner has t
 import numpy as np
 
 from lib.plots.draw import DASHES, beside, box, grid, heading, named_ends, page, rank_rows
-from lib.plots.labels import amount, capital
-from lib.plots.style import FAINT, INK, OP_COLOR, RANK_COLORS, finish, rank_color, styled
+from lib.plots.labels import amount, each
+from lib.plots.style import FAINT, INK, OP_COLOR, RANK_COLORS, drawing, rank_color
 
 BAND = (0.7, 1.2)  # where the quintic's singular values end
 
 
-@styled
-def singular_values(after, title=None, note=""):
+@drawing
+def singular_values(after):
     """The singular values of a matrix, largest first, before Newton-Schulz and after some of its iterations.
 
     after: {"the gradient": (n,) values, "1 iteration": (n,), ...}, above 0; 2 to 6 of them, the first divided by its
-    norm. note: a sentence to begin the caption with. Raises ValueError for others.
+    norm. Raises ValueError for others.
     """
     lines = {name: np.sort(np.asarray(values, dtype=float))[::-1] for name, values in after.items()}
     sizes = {len(values) for values in lines.values()}
@@ -40,25 +40,22 @@ def singular_values(after, title=None, note=""):
     inside = np.mean((behind > BAND[0]) & (behind < BAND[1]))
     median = lambda values: amount(np.median(values), 2)
     claim = f"After {last} {inside:.0%} of the singular values are between {BAND[0]} and {BAND[1]}"
-    told = lambda values: (
+    told = lambda _, values: (
         f"from {amount(values[0])} to {amount(values[-1])}, half of them above {amount(np.median(values))}"
     )
-    return finish(
-        figure,
-        title or claim,
-        f"{note} Grey: {BAND[0]} to {BAND[1]}. Half of them are below {median(before)} in {first}, below "
+    return (
+        figure, claim, f"Grey: {BAND[0]} to {BAND[1]}. Half of them are below {median(before)} in {first}, below "
         f"{median(behind)} after {last}.",
-        f"Lines of a matrix's singular values, largest first. {claim}. {note} "
-        + " ".join(f"{name}: {told(values)}." for name, values in lines.items()),
-    )
+        "Lines of a matrix's singular values, largest first.", each(lines, told),
+    )  # fmt: skip
 
 
-@styled
-def owner_loads(costs, owners, N, unit="units", names=None, title=None, note=""):
+@drawing
+def owner_loads(costs, owners, N, unit="units", names=None):
     """A panel per placement, a row per rank: the matrices that it owns end to end; dashed, what each would have of N.
 
     costs: one per matrix. owners: {"in turn": [rank of matrix 0, ...], "by cost": [...]}, 1 or 2, the first the one to
-    compare with. names: of the matrices, for the boxes. unit: of a cost. note: to begin the caption with.
+    compare with. names: of the matrices, for the boxes. unit: of a cost.
     Raises ValueError for another number of placements, or one that is not a rank below N for each matrix.
     """
     if not 1 <= len(owners) <= 2 or not 1 <= N <= 8:
@@ -85,15 +82,8 @@ def owner_loads(costs, owners, N, unit="units", names=None, title=None, note="")
     (first, before), (best, after) = next(iter(loads.items())), min(loads.items(), key=lambda item: max(item[1]))
     claim = f"{best}: the busiest owner has {max(after) / mean - 1:.0%} more than the mean"
     claim += f", {first} {max(before) / mean - 1:.0%}" if best != first else ""
-    return finish(
-        figure,
-        title or capital(claim),
-        f"{note} A box: a matrix, as long as its Newton-Schulz takes. Dashed: all together, divided by {N}.",
-        f"{len(costs)} matrices owned by {N} ranks, a panel per placement. {claim}. {note} "
-        + " ".join(
-            f"{name}: "
-            + ", ".join(f"rank {r} {len(of[name][r])} of {len(costs)}, {amount(x)}" for r, x in enumerate(some))
-            + "."
-            for name, some in loads.items()
-        ),
+    look = f"A box: a matrix, as long as its Newton-Schulz takes. Dashed: all together, divided by {N}."
+    words = lambda name, some: ", ".join(
+        f"rank {r} {len(of[name][r])} of {len(costs)}, {amount(x)}" for r, x in enumerate(some)
     )
+    return figure, claim, look, f"{len(costs)} matrices owned by {N} ranks, a panel per placement.", each(loads, words)

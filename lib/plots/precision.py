@@ -3,18 +3,18 @@
 import numpy as np
 
 from lib.plots.draw import grid, heading, named_ends, page, ticks
-from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, finish, styled
+from lib.plots.labels import each
+from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, drawing
 
 # fp16: 5 bits of exponent, 10 of fraction. Below the smallest normal number digits are lost one by one.
 SMALLEST, SMALLEST_NORMAL, LARGEST = 2.0**-24, 2.0**-14, 65504.0
 
 
-@styled
-def underflow(values, title=None, note=""):
+@drawing
+def underflow(values):
     """The value of one parameter over many small updates, a line per way to store it.
 
     values: {"fp32": (steps + 1,), "fp16": ..., "fp16 with an fp32 master": ...}, the first the one to compare with.
-    note: a sentence to begin the caption with, such as the size of an update.
     """
     values = {name: np.asarray(y, dtype=float) for name, y in values.items()}
     if not 2 <= len(values) <= len(RANK_COLORS) or len({y.shape for y in values.values()}) != 1:
@@ -42,22 +42,17 @@ def underflow(values, title=None, note=""):
         if lost
         else f"After {steps:,} updates every copy has moved"
     )
-    return finish(
-        figure,
-        title or claim,
-        f"{note} In percent: how far it went, of the way that it goes in {truth}.",
-        f"Value of one parameter over {steps:,} updates. {claim}. {note} "
-        + "; ".join(f"{name} from {y[0]:.6g} to {y[-1]:.6g}, {share[name]:.0%}" for name, y in values.items())
-        + ".",
-    )
+    went = [f"{name} from {y[0]:.6g} to {y[-1]:.6g}, {share[name]:.0%}" for name, y in values.items()]
+    look = f"In percent: how far it went, of the way that it goes in {truth}."
+    return figure, claim, look, f"Value of one parameter over {steps:,} updates.", f"{'; '.join(went)}."
 
 
-@styled
-def gradient_range(gradients, scale, title=None, note=""):
+@drawing
+def gradient_range(gradients, scale):
     """How large gradients are, against what fp16 can hold: as they are, and times `scale`, one strip each.
 
     gradients: (n,) numbers, all gradients of a model; zeros are left out, because no scale helps them.
-    scale: the factor of a loss scaler, such as 2.0 ** 16. note: a sentence to begin the caption with.
+    scale: the factor of a loss scaler, such as 2.0 ** 16.
     """
     gradients = np.abs(np.asarray(gradients, dtype=np.float64).ravel())
     gradients = gradients[gradients > 0]
@@ -96,18 +91,16 @@ def gradient_range(gradients, scale, title=None, note=""):
     claim = (
         f"In fp16 {before['lost']:.0%} of gradients lose digits or become 0; times {scale:,.0f}, {after['lost']:.1%}"
     )
-    return finish(
-        figure,
-        title or claim,
-        f"{note} {len(gradients):,} gradients that are not zero. Red: lost. Yellow: fewer digits than fp16 can hold.",
-        f"Two histograms of the sizes of {len(gradients):,} gradients on a logarithmic axis, against fp16's range: 0 "
-        f"below 2^-25, subnormal below 2^-14, infinite above 65504. {claim}. {note} "
-        + " ".join(
-            f"{name}: from 2^{np.log2(g.min()):.0f} to 2^{np.log2(g.max()):.0f}, median 2^{np.log2(np.median(g)):.0f}; "
-            f"{fate[name]['zero']:.2%} become 0, {fate[name]['subnormal']:.1%} subnormal, {fate[name]['inf']:.2%} inf."
-            for name, g in strips.items()
-        ),
+    words = lambda name, g: (
+        f"from 2^{np.log2(g.min()):.0f} to 2^{np.log2(g.max()):.0f}, median 2^{np.log2(np.median(g)):.0f}; "
+        f"{fate[name]['zero']:.2%} become 0, {fate[name]['subnormal']:.1%} subnormal, {fate[name]['inf']:.2%} inf"
     )
+    return (
+        figure, claim,
+        f"{len(gradients):,} gradients that are not zero. Red: lost. Yellow: fewer digits than fp16 can hold.",
+        f"Two histograms of the sizes of {len(gradients):,} gradients on a logarithmic axis, against fp16's range: 0 "
+        "below 2^-25, subnormal below 2^-14, infinite above 65504.", each(strips, words),
+    )  # fmt: skip
 
 
 def _fate(gradients):

@@ -7,9 +7,9 @@ prefetching  compute            [ 0 ][ 1 ][ 2 ]
 """
 
 from lib.plots.draw import box, heading, page, paper, rows, time_axis
-from lib.plots.labels import amount, capital
+from lib.plots.labels import amount, capital, each
 from lib.plots.steps import hidden_share
-from lib.plots.style import INK, OP_COLOR, PAPER, finish, styled
+from lib.plots.style import INK, OP_COLOR, PAPER, drawing
 
 LANES = ("compute", "wire")
 COLOR = {
@@ -25,14 +25,14 @@ COLOR = {
 }
 
 
-@styled
-def prefetch_timeline(steps, title=None, note=""):
+@drawing
+def prefetch_timeline(steps):
     """A panel per way to run the step, one above the other on one time axis; a lane for compute and one for the wire.
 
     steps: {"FSDP": [(lane, begin, end, label), ...], "prefetching": [...]} of one rank, in seconds; 1 to 3 of them.
     lane: "compute" or "wire". label: what it does and with which unit: "forward 0", "backward 0", "update",
     "gather 0", "reduce 0"; of a mixture of experts "experts A", "shared A", "dispatch A", "combine A" for half batch A;
-    the unit is written in the box. note: a sentence to begin the caption with.
+    the unit is written in the box.
     Raises ValueError for another number of steps, an empty one, another lane or label, an end before its begin.
     """
     if not 1 <= len(steps) <= 3 or not all(steps.values()):
@@ -71,21 +71,18 @@ def prefetch_timeline(steps, title=None, note=""):
     before, last, after = next(iter(seconds.values())), list(seconds)[-1], list(seconds.values())[-1]
     claim = f"{capital(last)}: {amount(1e3 * after)} ms"
     claim += f" instead of {amount(1e3 * before)}" * (len(steps) > 1) + f", {hidden[last]:.0%} of communication hidden"
-    return finish(
-        figure,
-        title or claim,
-        f"{note} One time axis for all. In a box: its unit. Grey: nothing to do. Hidden: what is sent beside compute.",
-        f"Timeline of a rank's compute and of its wire, a panel per way to run a step. {claim}. {note} "
-        + " ".join(
-            f"{name}: {amount(1e3 * seconds[name])} ms, {hidden[name]:.0%} of the communication hidden; "
-            + ", ".join(
-                f"{label} from {amount(1e3 * (begin - zero[name]))} to {amount(1e3 * (end - zero[name]))} ms"
-                for _, begin, end, label in boxes[:40]
-            )
-            + "."
-            for name, boxes in steps.items()
-        ),
+    words = lambda name, boxes: (
+        f"{amount(1e3 * seconds[name])} ms, {hidden[name]:.0%} of the communication hidden; "
+        + ", ".join(
+            f"{label} from {amount(1e3 * (begin - zero[name]))} to {amount(1e3 * (end - zero[name]))} ms"
+            for _, begin, end, label in boxes[:40]
+        )
     )
+    return (
+        figure, claim,
+        "One time axis for all. In a box: its unit. Grey: nothing to do. Hidden: what is sent beside compute.",
+        "Timeline of a rank's compute and of its wire, a panel per way to run a step.", each(steps, words),
+    )  # fmt: skip
 
 
 def _hidden(boxes):

@@ -3,7 +3,7 @@
 from matplotlib.patches import Polygon
 
 from lib.plots.draw import arrow, box, middle, page
-from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, finish, on_color, rank_color, readable, styled
+from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, drawing, on_color, rank_color, readable
 
 X, W, Y = (4, 5), (5, 8), (4, 8)  # shapes: x @ w = y
 TOKENS, HIDDEN, WIDE = 1.5, 2.0, 3.2  # sides of the blocks, in units of the drawing
@@ -11,8 +11,8 @@ LANE = 4.1  # height of a rank's row
 EVERYWHERE = "#cfccc3"  # what all ranks hold alike
 
 
-@styled
-def four_ways(title=None):
+@drawing
+def four_ways():
     """x (4x5) @ w (5x8) = y (4x8) by rows of x, columns of w, the inner dimension, and layers. No data: a picture."""
     figure, panels = page(4, 2, 2)
     rows, columns, inner, layers = panels.flat
@@ -48,16 +48,16 @@ def four_ways(title=None):
                     color=readable(rank_color(rank)))  # fmt: skip
         rows.text(27.4, 1 - 2 * rank, f"rank {rank}", va="center_baseline", weight="bold", size=9,
                   color=readable(rank_color(rank)))  # fmt: skip
-    return finish(
-        figure,
-        title or "The same product, split four ways over two ranks",
+    return (
+        figure, "The same product, split four ways over two ranks",
         "Colour: the rank that holds it. Both colours: both hold all of it. What you split decides what must be sent.",
-        "Four panels, x (4x5) times w (5x8) on ranks 0 and 1. Rows of x: each rank has two rows of x and of y, and "
+        "Four panels, x (4x5) times w (5x8) on ranks 0 and 1.",
+        "Rows of x: each rank has two rows of x and of y, and "
         "all of w; nothing is sent forward. Columns of w: each has four columns of w and of y, and all of x; the "
         "columns of y are gathered. The inner dimension: rank 0 has three columns of x and three rows of w, rank 1 two "
         "of each; each has a partial sum of all of y, and an all-reduce adds them. Four layers: T1 and T2 on rank 0, "
         "T3 and T4 on rank 1; the activation between T2 and T3 is sent.",
-    )
+    )  # fmt: skip
 
 
 def _begin(axes, name, sent, operators=True):
@@ -88,8 +88,8 @@ def _grid(axes, left, shape, name, row_ranks=None, column_ranks=None, both=False
     axes.text(left + width / 2, top + 0.15, name, ha="center", va="bottom", size=9, style="italic")
 
 
-@styled
-def sharded_linears(tp=2, title=None):
+@drawing
+def sharded_linears(tp=2):
     """x A, gelu, times B, a row per rank: its part of each matrix in its colour. No data: a picture. tp: 2 to 4."""
     if not 2 <= tp <= 4:
         raise ValueError(f"tp={tp}: a row per rank, 2 to 4 of them can be read")
@@ -103,18 +103,16 @@ def sharded_linears(tp=2, title=None):
     _mapping(axes, 23.35, height, "g", ("forward: all-reduce", "backward: nothing"), "right")
     axes.annotate("between f and g nothing is sent", (13.6, height), xytext=(0, 18), textcoords="offset points",
                   ha="center", va="baseline", color=FAINT)  # fmt: skip
-    claim = "Columns, gelu, rows: each way one all-reduce for two layers"
-    return finish(
-        figure,
-        title or claim,
+    return (
+        figure, "Columns, gelu, rows: each way one all-reduce for two layers",
         "Colour: the rank that holds it; grey: all ranks hold the same; outlined: on the other ranks. A partial sum "
         "has the full size of the result.",
-        f"A picture of two linear layers on {tp} ranks, a row per rank. {claim}. All ranks hold the input x. It passes "
-        "f, which sends nothing forward and is an all-reduce backward. Rank r multiplies x by its columns of A, "
-        "applies gelu, and multiplies the result, its columns of Y, by its rows of B. That gives each rank a partial "
-        "sum of the size of the whole result. It passes g, an all-reduce forward and nothing backward, and all ranks "
-        "hold the result Z. Between f and g nothing is sent.",
-    )
+        f"A picture of two linear layers on {tp} ranks, a row per rank.",
+        "All ranks hold the input x. It passes f, which sends nothing forward and is an all-reduce backward. Rank r "
+        "multiplies x by its columns of A, applies gelu, and multiplies the result, its columns of Y, by its rows of "
+        "B. That gives each rank a partial sum of the size of the whole result. It passes g, an all-reduce forward and "
+        "nothing backward, and all ranks hold the result Z. Between f and g nothing is sent.",
+    )  # fmt: skip
 
 
 def _lane(axes, rank, tp, middle):

@@ -5,13 +5,13 @@ import numpy as np
 from lib.cost.published import table
 from lib.plots.draw import DASHED, at_edge, beside, grid, page, rows, ticks
 from lib.plots.labels import short
-from lib.plots.style import FAINT, INK, OP_COLOR, RANK_COLORS, finish, readable, styled
+from lib.plots.style import FAINT, INK, OP_COLOR, RANK_COLORS, drawing, readable
 
 WHERE = {"inside": ("inside a node", RANK_COLORS[0]), "between": ("between nodes", RANK_COLORS[5])}
 
 
-@styled
-def topology(title=None):
+@drawing
+def topology():
     """A dot per all-reduce on a logarithmic axis of bus bandwidth, fastest first, inside a node and between nodes."""
     links = sorted(table("links"), key=lambda row: -row["busbw_GBps"])
     fastest, slowest = links[0]["busbw_GBps"], links[-1]["busbw_GBps"]
@@ -34,20 +34,14 @@ def topology(title=None):
         f"GB/s, a factor of {factor:.0f}"
     )
     sources = {row["cite"]: row["source"].split()[0].removeprefix("github.com/") for row in links}
-    return finish(
-        figure,
-        title or claim,
-        "Bus bandwidth: what each GPU of a ring would send per second to be as fast. Sources on GitHub: "
-        + "; ".join(f"{cite} {source}" for cite, source in sorted(sources.items()))
-        + ".",
-        f"Dots on a logarithmic axis, GB/s. {claim}. "
-        + "; ".join(f"{r['link']}, {WHERE[r['where']][0]}, {r['gpus']}: {r['busbw_GBps']:.0f}" for r in links)
-        + ".",
-    )
+    of_each = [f"{r['link']}, {WHERE[r['where']][0]}, {r['gpus']}: {r['busbw_GBps']:.0f}" for r in links]
+    look = "Bus bandwidth: what each GPU of a ring would send per second to be as fast. Sources on GitHub: "
+    look += f"{'; '.join(f'{cite} {source}' for cite, source in sorted(sources.items()))}."
+    return figure, claim, look, "Dots on a logarithmic axis, GB/s.", f"{'; '.join(of_each)}."
 
 
-@styled
-def predicted_against_measured(runs, within=0.1, unit="seconds per step", title=None):
+@drawing
+def predicted_against_measured(runs, within=0.1, unit="seconds per step"):
     """Dots by group; the nearer the diagonal, the better the prediction.
 
     runs: {"A100, 3-D": (measured, predicted), ...}, each a list of positive numbers in `unit`; up to 8 groups.
@@ -78,27 +72,24 @@ def predicted_against_measured(runs, within=0.1, unit="seconds per step", title=
         label = f"{name}: {len(x)} runs, {off:.0%} off on average"
         height = 0.96 - 0.055 * place
         axes.plot([0.025], [height], marker="os^Dv<>p"[place], ms=6, color=color, transform=axes.transAxes)
-        axes.text(
-            0.05, height, label, transform=axes.transAxes, va="center", color=readable(color), size=9, weight="bold"
-        )
-    share = np.mean(error <= within)
-    return finish(
-        figure,
-        title or f"{share:.0%} of {len(measured)} published runs are predicted within {within:.0%}",
+        axes.text(0.05, height, label, transform=axes.transAxes, va="center", color=readable(color), size=9,
+                  weight="bold")  # fmt: skip
+    return (
+        figure, f"{np.mean(error <= within):.0%} of {len(measured)} published runs are predicted within {within:.0%}",
         f"On the dashed line prediction and measurement agree; the grey band is {within:.0%} to either side. "
         f"Mean error {error.mean():.1%}, 90 % of the runs are within {np.percentile(error, 90):.1%}.",
         f"Predicted against measured {unit} of {len(measured)} runs in {len(runs)} groups ({', '.join(runs)}), from "
-        f"{measured.min():.2g} to {measured.max():.2g}; {share:.0%} within {within:.0%} of the diagonal, "
-        f"mean error {error.mean():.1%}.",
-    )
+        f"{measured.min():.2g} to {measured.max():.2g}.",
+        f"{np.mean(error <= within):.0%} within {within:.0%} of the diagonal, mean error {error.mean():.1%}.",
+    )  # fmt: skip
 
 
-@styled
-def prediction_errors(kinds, title=None, note=""):
+@drawing
+def prediction_errors(kinds):
     """A row per kind of run: a line from half to 90 % of its errors where the row was left out of the fit, and means.
 
     kinds: {"Megatron on H100": (errors left out, errors in sample or None), ...}, lists, 0.1 for 10 % off, as of
-    `lib.cost.study.score.left_out`; up to 10 kinds. note: a sentence to begin the caption with.
+    `lib.cost.study.score.left_out`; up to 10 kinds.
     Raises ValueError for another number of kinds, none of them with errors in sample, or errors below 0.
     """
     both = [kind for kind in kinds.values() if kind[1] is not None]
@@ -130,10 +121,9 @@ def prediction_errors(kinds, title=None, note=""):
         + ("" if inside is None else f", {inside:.1f} % in sample")
         for name, (out, inside) in zip(kinds, means, strict=True)
     ]
-    return finish(
-        figure,
-        title or claim,
-        f"{note} Dot: the mean where a run's configuration was left out of the fit; line: from half of these runs to "
-        "90 % of them. Diamond: the mean if it was in the fit. Number of runs in brackets.",
-        f"Errors of predicted step times by kind of run. {claim}. {note} {'; '.join(said)}.",
-    )
+    return (
+        figure, claim,
+        "Dot: the mean where a run's configuration was left out of the fit; line: from half of these runs to 90 % of "
+        "them. Diamond: the mean if it was in the fit. Number of runs in brackets.",
+        "Errors of predicted step times by kind of run.", f"{'; '.join(said)}.",
+    )  # fmt: skip

@@ -6,16 +6,16 @@ import numpy as np
 from matplotlib.colors import to_rgb
 
 from lib.plots.draw import bar, heading, middle, page, rank_rows
-from lib.plots.labels import short
-from lib.plots.style import FAINT, OP_COLOR, PAPER, finish, on_color, rank_color, styled
+from lib.plots.labels import each, short
+from lib.plots.style import FAINT, OP_COLOR, PAPER, drawing, on_color, rank_color
 
 
-@styled
-def ring_attention_work(layouts, title=None, note=""):
+@drawing
+def ring_attention_work(layouts):
     """For each layout all pairs that the causal mask lets through, and a bar per rank: how many of them are its own.
 
     layouts: {"contiguous": [positions of rank 0, of rank 1, ...], "zigzag": ...}, one or two of the same T tokens and
-    cp ranks, as from lib.tensor_parallel.layouts; cp from 2 to 8. note: a sentence to begin the caption with.
+    cp ranks, as from lib.tensor_parallel.layouts; cp from 2 to 8.
     Raises ValueError for another number of layouts or ranks, or positions that are not 0..T-1 once each.
     """
     sizes = {name: sum(map(len, layout)) for name, layout in layouts.items()}
@@ -41,24 +41,17 @@ def ring_attention_work(layouts, title=None, note=""):
         bars.set(xlim=(0, 1.08 * most), xlabel="pairs")
         bars.set_xticks([])
         bars.spines["bottom"].set_visible(False)
-    claim = _claim(work)
-    return finish(
-        figure,
-        title or claim,
-        f"{note} Coloured: pairs that the mask lets through, by the rank that holds the query; the number: at which "
-        "step. Time: each step takes as long as its most pairs.",
-        f"For each layout of {T} tokens over {cp} ranks, the lower triangle of queries against keys, coloured by rank, "
-        f"with the step of each block. {claim}. {note} "
-        + " ".join(
-            f"{name}: "
-            + "; ".join(
-                f"rank {r} has {steps.sum():,} pairs, by step {', '.join(f'{n:,}' for n in steps)}"
-                for r, steps in enumerate(work[name])
-            )
-            + "."
-            for name in layouts
-        ),
+    words = lambda _, of_ranks: "; ".join(
+        f"rank {r} has {steps.sum():,} pairs, by step {', '.join(f'{n:,}' for n in steps)}"
+        for r, steps in enumerate(of_ranks)
     )
+    return (
+        figure, _claim(work),
+        "Coloured: pairs that the mask lets through, by the rank that holds the query; the number: at which step. "
+        "Time: each step takes as long as its most pairs.",
+        f"For each layout of {T} tokens over {cp} ranks, the lower triangle of queries against keys, coloured by rank, "
+        "with the step of each block.", each(work, words),
+    )  # fmt: skip
 
 
 def _pairs(layout):

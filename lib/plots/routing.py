@@ -10,14 +10,14 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from lib.plots.draw import box, page
-from lib.plots.style import ALARM, INK, PAPER, finish, rank_color, readable, styled
+from lib.plots.style import ALARM, INK, PAPER, drawing, rank_color, readable
 
 LEFT, RIGHT, WIDTH = 1.0, 6.0, 10.4  # where lines begin and end, and how wide the drawing is
 CROSS = 0.16  # of the way, where the line of a dropped pair ends
 
 
-@styled
-def routing(asked, kept, experts, slots, names=None, title=None, note=""):
+@drawing
+def routing(asked, kept, experts, slots, names=None):
     """A line from each token to its slot in the expert's colour; what is asked for and not kept ends in a cross.
 
     asked: (n, k) experts that each token asks for, first choice first; -1: none. kept: [(token, expert, slot), ...].
@@ -58,18 +58,13 @@ def routing(asked, kept, experts, slots, names=None, title=None, note=""):
     claim = f"{len(dropped)} of {total} {what} find no slot, {empty} of {experts * slots} slots are empty"
     dashes = {_dashes(asked[t], e) for t, e in [*pairs, *dropped]} - {"-"}
     key = " Dashed: not a first choice." * bool(dashes) + " Red: no expert at all." * bool(left_out)
-    return finish(
-        figure,
-        title or claim,
-        f"{note} A line: a token goes to an expert's slot, in its colour. Cross: no slot was left.{key}",
-        f"A picture of {n} tokens on the left and {experts} experts with {slots} slots each on the right. {claim}. "
-        f"{note} "
-        + " ".join(
-            f"Expert {e} gets {_listed(names[holds[e, slot]] for slot in range(slots) if (e, slot) in holds)}."
-            for e in range(experts)
-        )
+    gets = [_listed(names[holds[e, slot]] for slot in range(slots) if (e, slot) in holds) for e in range(experts)]
+    return (
+        figure, claim, f"A line: a token goes to an expert's slot, in its colour. Cross: no slot was left.{key}",
+        f"A picture of {n} tokens on the left and {experts} experts with {slots} slots each on the right.",
+        " ".join(f"Expert {e} gets {words}." for e, words in enumerate(gets))
         + f" Without a slot: {_listed(f'{names[t]} at expert {e}' for t, e in dropped)}.",
-    )
+    )  # fmt: skip
 
 
 def _slots(axes, experts, slots, holds):
@@ -77,14 +72,8 @@ def _slots(axes, experts, slots, holds):
     row, side = 0.7 / experts, min(0.95, 3.0 / slots)
     for e in range(experts):
         middle, color = (e + 0.5) / experts, rank_color(e)
-        axes.text(
-            RIGHT + 0.25 + slots * side,
-            middle,
-            f"expert {e}",
-            va="center_baseline",
-            weight="bold",
-            color=readable(color),
-        )
+        axes.text(RIGHT + 0.25 + slots * side, middle, f"expert {e}", va="center_baseline", weight="bold",
+                  color=readable(color))  # fmt: skip
         for slot in range(slots):
             left, fc = RIGHT + 0.1 + slot * side, color if (e, slot) in holds else PAPER
             name = holds.get((e, slot), "")

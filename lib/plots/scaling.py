@@ -3,17 +3,16 @@
 import numpy as np
 
 from lib.plots.draw import above, curves, grid, heading, named_ends, page, ticks
-from lib.plots.labels import amount, few, in_sentences, lines_in_words, short
-from lib.plots.style import FAINT, RANK_COLORS, finish, readable, styled
+from lib.plots.labels import amount, each, few, in_sentences, lines_in_words, short
+from lib.plots.style import FAINT, RANK_COLORS, drawing, readable
 
 
-@styled
-def scaling(measured, predicted, title=None, note="", at=None):
+@drawing
+def scaling(measured, predicted):
     """A panel per kind of scaling: how many times the throughput of one rank, against the number of ranks.
 
     measured, predicted: {"strong": {"20 MB/s": (ranks, throughput), ...}, "weak": {...}}; either may be {}, a panel
     per kind and a colour per link. Throughput in whatever unit, such as rows per second, and beginning with one rank.
-    at: a number of ranks, to be marked (a slider's). note: a sentence to begin the caption with.
     """
     kinds = list(dict.fromkeys([*measured, *predicted]))
     if not kinds:
@@ -41,34 +40,25 @@ def scaling(measured, predicted, title=None, note="", at=None):
                          for how in ("measured", "predicted"))  # fmt: skip
         curves(axes, found, theory, color)
         ends = {link: (ranks[-1], times[-1]) for link, (ranks, times) in (theory | found).items()}
-        named_ends(
-            axes,
-            [(f"{link}\n" * (len(kinds) == 1) + f"{t / n:.0%}", t, color[link]) for link, (n, t) in ends.items()],
-            *(0.075, 1.03), size=9.5,
-        )  # fmt: skip
+        shares = [(f"{link}\n" * (len(kinds) == 1) + f"{t / n:.0%}", t, color[link]) for link, (n, t) in ends.items()]
+        named_ends(axes, shares, 0.075, 1.03, size=9.5)
         every = 1 + int(np.log2(most) / 7)  # doublings from tick to tick
         for axis, begin, end in ((axes.xaxis, 1, most), (axes.yaxis, low, high)):
             powers = [2.0**k for k in range(-30, 30) if begin <= 2.0**k <= end and k % every == 0]
             ticks(axis, powers, lambda times: f"{times:,.0f}" if times >= 1 else f"1/{1 / times:.0f}")
         grid(axes)
         heading(axes, _KINDS.get(kind, kind))
-        if at is not None:
-            axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
     panels[0].set_ylabel("throughput, times one rank's")
     for i, link in enumerate(links):
         panels[0].text(0.04, 0.95 - 0.085 * i, link, transform=panels[0].transAxes, color=readable(color[link]),
                        weight="bold", va="top")  # fmt: skip
-    claim = _scaling_claim(links, speedup)
-    return finish(
-        figure,
-        title or claim,
-        f"{note} {lines_in_words(measured, predicted)}. At the right: efficiency, a share of N times one rank's.",
-        f"Throughput against ranks on logarithmic axes, a panel per kind of scaling. {claim}. {note} "
-        + " ".join(
-            f"{kind}, {link}, {how}: {', '.join(f'{short(times[i])} times on {ranks[i]}' for i in few(len(ranks)))}."
-            for (kind, how, link), (ranks, times) in speedup.items()
-        ),
-    )
+    of = {f"{kind}, {link}, {how}": curve for (kind, how, link), curve in speedup.items()}
+    words = lambda _, curve: ", ".join(f"{short(curve[1][i])} times on {curve[0][i]}" for i in few(len(curve[0])))
+    return (
+        figure, _scaling_claim(links, speedup),
+        f"{lines_in_words(measured, predicted)}. At the right: efficiency, a share of N times one rank's.",
+        "Throughput against ranks on logarithmic axes, a panel per kind of scaling.", each(of, words),
+    )  # fmt: skip
 
 
 _KINDS = {"strong": "strong: one batch, divided", "weak": "weak: one batch per rank"}
@@ -85,19 +75,17 @@ def _scaling_claim(links, speedup):
     if best == worst:
         return f"{best[0].capitalize()} scaling ({best[1]}) keeps {at_best[1]:.0%} on {at_best[0]:,} ranks"
     words = lambda who: f"{who[0]} scaling" + f" ({who[1]})" * (len(links) > 1)
-    return (
-        f"On {at_best[0]:,} ranks {words(best)} keeps {at_best[1]:.0%} of perfect, "
-        f"{words(worst)} {at_worst[1]:.0%}"
-    )  # fmt: skip
+    keeps = f"{words(best)} keeps {at_best[1]:.0%} of perfect, {words(worst)} {at_worst[1]:.0%}"
+    return f"On {at_best[0]:,} ranks {keeps}"
 
 
-@styled
-def communication_share(measured, predicted, break_even=None, unit="rows", title=None, note="", at=None):
+@drawing
+def communication_share(measured, predicted, break_even=None):
     """The share of a step that is exposed communication, against the batch of each rank.
 
     measured, predicted: {"20 MB/s": (batch per rank, share), ...}, shares from 0 to 1; either may be {}.
     break_even: {"20 MB/s": batch per rank, ...} from which on communication is shorter than backward, marked.
-    unit: what a batch counts, such as rows or tokens. at: a batch, to be marked. note: begins the caption.
+    unit: what a batch counts, such as rows or tokens. at: a batch, to be marked.
     """
     names = list(dict.fromkeys([*measured, *predicted]))
     if not names:
@@ -109,15 +97,13 @@ def communication_share(measured, predicted, break_even=None, unit="rows", title
     color = dict(zip(names, RANK_COLORS, strict=False))
     batches = sorted({b for x, _ in [*measured.values(), *predicted.values()] for b in x})
     figure, axes = page(3.6)
-    axes.set(xscale="log", xlabel=f"{unit} per rank and step", ylabel="exposed (% of the step)",
+    axes.set(xscale="log", xlabel="rows per rank and step", ylabel="exposed (% of the step)",
              xlim=(batches[0] / 1.08, batches[-1] * 1.08), ylim=(0, 103))  # fmt: skip
     named_ends(axes, curves(axes, measured, predicted, color, 100), 0.078)
     marked = {name: b for name, b in (break_even or {}).items() if batches[0] <= b <= batches[-1]}
     for name, b in marked.items():
         axes.axvline(b, color=color[name], lw=1.2, zorder=1)
         above(axes, b, amount(b, 2), xytext=(3, -2), color=color[name], ha="left", va="top", weight="bold", size=9)
-    if at is not None:
-        axes.axvline(at, color=FAINT, lw=1.2, zorder=1)
     powers = [10.0**e for e in range(20) if batches[0] <= 10.0**e <= batches[-1]]
     ticks(axes.xaxis, batches if len(batches) <= 8 else powers, lambda b: amount(b, 2))
     grid(axes, "y")
@@ -127,22 +113,15 @@ def communication_share(measured, predicted, break_even=None, unit="rows", title
         for name in dict.fromkeys((names[0], names[-1]))
         if name in judged
     )
-    claim = f"More {unit} per rank, less waiting: {claim} of the step"
+    claim = f"More rows per rank, less waiting: {claim} of the step"
     marks = " Upright: from here on communication is shorter than backward." if marked else ""
     outside = [f"{name} at {amount(b, 2)}" for name, b in (break_even or {}).items() if name not in marked]
     beyond = f" Outside the axis: {' and '.join(outside)}." if outside else ""
-    return finish(
-        figure,
-        title or claim,
-        f"{note} {lines_in_words(measured, predicted)}.{marks}{beyond}",
-        f"Exposed communication in percent of the step, against {unit} per rank. {claim}. {note} "
-        + in_sentences(
-            {"measured": measured, "predicted": predicted},
-            lambda curve: ", ".join(f"{curve[1][i]:.0%} at {amount(curve[0][i], 2)}" for i in few(len(curve[0]))),
-        )
-        + "".join(f" {name}: break-even at {amount(b, 2)}." for name, b in (break_even or {}).items())
-        + beyond,
-    )
+    points = lambda curve: ", ".join(f"{curve[1][i]:.0%} at {amount(curve[0][i], 2)}" for i in few(len(curve[0])))
+    words = in_sentences({"measured": measured, "predicted": predicted}, points)
+    words += f" {each(break_even or {}, lambda _, b: f'break-even at {amount(b, 2)}')}{beyond}"
+    look = f"{lines_in_words(measured, predicted)}.{marks}{beyond}"
+    return figure, claim, look, "Exposed communication in percent of the step, against rows per rank.", words
 
 
 def _same_length(name, x, y):

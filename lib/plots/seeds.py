@@ -8,16 +8,16 @@
 import numpy as np
 
 from lib.plots.draw import grid, heading, named_ends, numbers, page
-from lib.plots.labels import capital, few
-from lib.plots.style import PAPER, RANK_COLORS, finish, styled
+from lib.plots.labels import capital, each, few
+from lib.plots.style import PAPER, RANK_COLORS, drawing
 
 
-@styled
-def seed_differences(steps, losses, against, here=None, title=None, note=""):
+@drawing
+def seed_differences(steps, losses, against, here=None):
     """Loss minus that of the run `against` with the same seed, over steps: a line and a band per other run.
 
     steps: (n,). losses: {run: (seeds, n) nats per character}, `against` among them and 1 to 4 others.
-    here: {run: (steps, differences)} of runs made here, drawn as dots. note: a sentence to begin the caption with.
+    here: {run: (steps, differences)} of runs made here, drawn as dots.
     Raises ValueError for another number of runs, other shapes than (seeds, n), or dots of a run that is not drawn.
     """
     here, losses = here or {}, {run: np.asarray(of, dtype=float) for run, of in losses.items()}
@@ -50,27 +50,23 @@ def seed_differences(steps, losses, against, here=None, title=None, note=""):
         f"{run} {of.min():+.3f} to {of.max():+.3f}" for run, of in list(found.items())[:2]
     )
     dots = " Dots: made here." * bool(here)
-    told = [f"{run}: {', '.join(_at(steps[i], of[:, i]) for i in few(len(steps)))}." for run, of in apart.items()]
-    return finish(
-        figure,
-        title or claim,
-        f"{note} Validation. Line: the mean of {seeds} seeds. Band: from the least to the largest.{dots}",
-        f"Validation loss minus that of {against} with the same seed, against steps. {claim}. {note} " + " ".join(told),
-    )
+    words = lambda _, of: ", ".join(_at(steps[i], of[:, i], "+.3f") for i in few(len(steps)))
+    look = f"Validation. Line: the mean of {seeds} seeds. Band: from the least to the largest.{dots}"
+    what = f"Validation loss minus that of {against} with the same seed, against steps."
+    return figure, claim, look, what, each(apart, words)
 
 
-def _at(step, of):
-    """The seeds' mean, least and largest difference at a step, in words."""
-    return f"{of.mean():+.3f} ({of.min():+.3f} to {of.max():+.3f}) at {step:,}"
+def _at(step, of, digits):
+    """The seeds' mean, least and largest loss at a step, or of its difference, in words."""
+    return f"{of.mean():{digits}} ({of.min():{digits}} to {of.max():{digits}}) at {step:,.0f}"
 
 
-@styled
-def seed_losses(steps, losses, seconds, here=None, title=None, note=""):
+@drawing
+def seed_losses(steps, losses, seconds, here=None):
     """The same losses twice: over steps, and over the seconds that these take, as long as all runs go on.
 
     steps: (n,). losses: {run: (seeds, n) nats per character} of 2 to 4 runs, a line and a band each.
     seconds: {run: of a step}. here: {run: (steps, losses)} of runs made here, drawn as dots.
-    note: a sentence to begin the caption with.
     Raises ValueError for another number of runs, other shapes than (seeds, n), or other runs in seconds or here.
     """
     here, steps = here or {}, np.asarray(steps, dtype=float)
@@ -110,22 +106,9 @@ def seed_losses(steps, losses, seconds, here=None, title=None, note=""):
         named_ends(axes, [(name.format(run, y), y, color[run]) for run, y in last.items()], 0.075)
         first, second = sorted(last, key=last.get)[:2]
         claims.append(f"after {end:,.0f} {what} {first} is {last[second] - last[first]:.2f} lower")
-    claim = capital("; ".join(claims))
     seeds = len(next(iter(losses.values())))
-    return finish(
-        figure,
-        title or claim,
-        f"{note} Validation. Line: the mean of {seeds} seeds. Band: from the least to the largest."
-        + " Dots: made here." * bool(here),
-        f"Validation losses against steps and against seconds. {claim}. {note} "
-        + " ".join(
-            f"{run}, {1e3 * seconds[run]:.3g} ms a step: "
-            f"{', '.join(_loss_at(steps[i], of[:, i]) for i in few(len(steps)))}."
-            for run, of in losses.items()
-        ),
-    )
-
-
-def _loss_at(step, of):
-    """The seeds' mean, least and largest loss at a step, in words."""
-    return f"{of.mean():.3f} ({of.min():.3f} to {of.max():.3f}) at {step:,.0f}"
+    look = f"Validation. Line: the mean of {seeds} seeds. Band: from the least to the largest."
+    words = lambda _, of: ", ".join(_at(steps[i], of[:, i], ".3f") for i in few(len(steps)))
+    said = each({f"{run}, {1e3 * seconds[run]:.3g} ms a step": of for run, of in losses.items()}, words)
+    look += " Dots: made here." * bool(here)
+    return figure, capital("; ".join(claims)), look, "Validation losses against steps and against seconds.", said

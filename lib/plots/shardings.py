@@ -10,8 +10,8 @@ A row holds what does not depend on each other, such as q, k and v. A line goes 
 """
 
 from lib.plots.draw import box, heading, middle, page
-from lib.plots.labels import amount, capital, clock, scale
-from lib.plots.style import FAINT, OP_COLOR, RANK_COLORS, finish, on_color, styled
+from lib.plots.labels import amount, clock, each, scale
+from lib.plots.style import FAINT, OP_COLOR, RANK_COLORS, drawing, on_color
 
 STRATEGY_COLOR = {"column": RANK_COLORS[1], "row": RANK_COLORS[3]}
 WHOLE = ("replicate", "given", "wanted")
@@ -19,13 +19,12 @@ SHORT = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter
          "all_to_all": "all-to-all", None: "–"}  # fmt: skip
 
 
-@styled
-def shardings(operators, plans, both_ways, title=None, note=""):
+@drawing
+def shardings(operators, plans, both_ways):
     """A column per plan, a box per operator with its strategy; in purple what is sent, forward / backward.
 
     operators: of a Traced, at most 18 rows deep. plans: {"Megatron's": Plan, "the search's": Plan}, 1 or 2.
     both_ways: that of lib.automatic.layouts: (old layout, new one) -> the collectives' names (forward, backward).
-    note: a sentence to begin the caption with.
     Raises ValueError for another number of plans, more rows, or a plan of other operators.
     """
     rows = _rows(operators)
@@ -60,16 +59,12 @@ def shardings(operators, plans, both_ways, title=None, note=""):
         axes.spines[:].set_visible(False)
         by, of = scale(plan.sent, "elements")
         heading(axes, f"{name}: {amount(plan.seconds * factor)} {unit}, {amount(plan.sent / by)} {of}", size=9.5, pad=3)
-    claim = _claim(plans, factor, unit)
-    return finish(
-        figure,
-        title or capital(claim),
-        f"{note} Above: time, and elements that all ranks send. In a box: how it is split."
-        + " Purple: what sends its result, forward / backward." * bool(sent)
-        + " + w: and its weights' gradients are all-reduced." * any(text.endswith("+ w") for text in sent),
-        f"Operators of a traced module and how each is split, a column per plan. {claim}. {note} "
-        + " ".join(f"{name}: {_in_words(rows, plan, both_ways)}." for name, plan in plans.items()),
-    )
+    look = "Above: time, and elements that all ranks send. In a box: how it is split."
+    look += " Purple: what sends its result, forward / backward." * bool(sent)
+    look += " + w: and its weights' gradients are all-reduced." * any(text.endswith("+ w") for text in sent)
+    what = "Operators of a traced module and how each is split, a column per plan."
+    words = each(plans, lambda _, plan: _in_words(rows, plan, both_ways))
+    return figure, _claim(plans, factor, unit), look, what, words
 
 
 def _rows(operators):

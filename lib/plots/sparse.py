@@ -1,19 +1,19 @@
 """Parameters against compute per token: a dense layer uses all it has, a mixture of experts has many and uses few."""
 
 from lib.plots.draw import DASHED, grid, numbers, page
-from lib.plots.labels import COUNTS, amount, capital, in_unit
-from lib.plots.style import FAINT, PAPER, RANK_COLORS, finish, styled
+from lib.plots.labels import COUNTS, amount, each, in_unit
+from lib.plots.style import FAINT, PAPER, RANK_COLORS, drawing
 
 PER_PARAMETER = 2  # operations of forward per parameter used: one multiplication and one addition
 
 
-@styled
-def sparse_layer(points, title=None, note=""):
+@drawing
+def sparse_layer(points):
     """A point per model: all its parameters against operations of forward per token. Dashed: each parameter is used.
 
     points: {"dense": {"D 512": (operations per token, parameters), ...}, "mixture of experts": {...}}, 1 to 4 kinds;
     a label is written on two lines where it has a comma.
-    note: a sentence to begin the caption with. Raises ValueError for another number of kinds, or numbers not above 0.
+    Raises ValueError for another number of kinds, or numbers not above 0.
     """
     every = [item for of_kind in points.values() for item in of_kind.items()]
     if not 1 <= len(points) <= 4 or not every:
@@ -40,18 +40,13 @@ def sparse_layer(points, title=None, note=""):
     axes.legend(loc="lower right", frameon=False, borderpad=0, handletextpad=0.3)
     times, most = max((PER_PARAMETER * parameters / operations, label) for label, (operations, parameters) in every)
     claim = f"{most}: {amount(times)} times the parameters that a token uses"
-    return finish(
-        figure,
-        title or capital(claim),
-        f"{note} Dashed: {PER_PARAMETER} operations per parameter, as in a dense layer. Above it: parameters that a "
-        "token does not pay for.",
-        f"Parameters against operations per token on logarithmic axes. {claim}. {note} "
-        + " ".join(
-            f"{kind}, {label}: {_amount(operations)} operations, {_amount(parameters)} parameters."
-            for kind, of_kind in points.items()
-            for label, (operations, parameters) in of_kind.items()
-        ),
-    )
+    words = lambda _, point: f"{_amount(point[0])} operations, {_amount(point[1])} parameters"
+    said = {f"{kind}, {label}": point for kind, of_kind in points.items() for label, point in of_kind.items()}
+    return (
+        figure, claim, f"Dashed: {PER_PARAMETER} operations per parameter, as in a dense layer. Above it: parameters "
+        "that a token does not pay for.",
+        "Parameters against operations per token on logarithmic axes.", each(said, words),
+    )  # fmt: skip
 
 
 def _in_the_way(point, others):

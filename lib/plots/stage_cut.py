@@ -5,51 +5,38 @@ stage 1   1 GPU   [  4  ][  5  ]         6.2 ms        red: the slowest, for whi
 """
 
 from lib.plots.draw import beside, box, heading, page, rank_rows, rows
-from lib.plots.labels import amount, capital
-from lib.plots.style import ALARM, INK, finish, rank_color, styled
+from lib.plots.labels import amount, each
+from lib.plots.style import ALARM, INK, drawing, rank_color
 
 
-@styled
-def stage_loads(costs, cuts, unit="units", title=None, note=""):
+@drawing
+def stage_loads(costs, cuts, unit="units"):
     """A panel per cut, a row per stage: its layers end to end, each as long as it costs; the slowest stage in red.
 
     costs: one per layer. cuts: {"equal counts": [range(0, 4), range(4, 8)], "balanced": balance(costs, p)}; 1 to 3, the
-    first the one to compare with. unit: of a cost, such as ms. note: a sentence to begin the caption with.
+    first the one to compare with. unit: of a cost, such as ms.
     Raises ValueError for another number of cuts, or for one that is not all layers in order, each once.
     """
     if not 1 <= len(cuts) <= 3:
         raise ValueError(f"{len(cuts)} cuts: 1 to 3 fit beside each other")
     _refuse(cuts, len(costs))
     layers = {name: [[costs[i] for i in stage] for stage in cut] for name, cut in cuts.items()}
-    pace = {name: max(map(sum, stages)) for name, stages in layers.items()}
-    figure, panels = _page(cuts)
-    for axes, name in zip(panels, cuts, strict=True):
-        _panel(axes, cuts[name], layers[name], 1.16 * max(pace.values()), 5.6 / len(cuts), unit)
-        rank_rows(axes, range(len(cuts[name])), "stage {}")
-        heading(axes, f"{name}: pace {amount(pace[name])} {unit}")
-    (first, before), (best, after) = next(iter(pace.items())), min(pace.items(), key=lambda item: item[1])
-    claim = (
-        f"{best}: a pace of {amount(after)} {unit} instead of {amount(before)}, {before / after:.2f} times as fast"
-        if after < before
-        else f"{first}: the slowest stage sets the pace, {amount(before)} {unit}"
-    )
-    return finish(
-        figure,
-        title or capital(claim),
-        f"{note} A block is a layer, as long as it takes. Red: the slowest, for which all others wait.",
-        f"{len(costs)} layers cut into stages, a panel per cut. {claim}. {note} "
-        + " ".join(f"{name}: {_of_stages(cut, layers[name])}." for name, cut in cuts.items()),
-    )
+    figure, panels = _page(cuts, layers, 1.16, 5.6, unit, None)
+    for axes, stages in zip(panels, cuts.values(), strict=True):
+        rank_rows(axes, range(len(stages)), "stage {}")
+    look = "A block is a layer, as long as it takes. Red: the slowest, for which all others wait."
+    words = each(cuts, lambda name, cut: _of_stages(cut, layers[name]))
+    return figure, _claim(layers, None, unit), look, f"{len(costs)} layers cut into stages, a panel per cut.", words
 
 
-@styled
-def stage_cut(cuts, costs, microbatches=None, unit="units", on=None, title=None, note=""):
+@drawing
+def stage_cut(cuts, costs, microbatches=None, unit="units", on=None):
     """A panel per cut, a row per stage: its devices, and its layers end to end; the slowest stage in red.
 
     cuts: {"one device each": Stages, "found": Stages}, 1 or 2 results of cut_into_stages or stages_by_speed: what
     has .layers, a range per stage, and .devices. costs: {device: [cost of each layer on it]}, for all that .devices
     names: how many devices a stage has, or which one. microbatches: m; the panels and the title then tell the step,
-    sum t + (m-1) max t. unit: of a cost. on: {device: how it reads}; left out: "2 devices". note: to begin the caption.
+    sum t + (m-1) max t. unit: of a cost. on: {device: how it reads}; left out: "2 devices".
     Raises ValueError for another number of cuts, one that is not all layers in order, or a device without costs.
     """
     if not 1 <= len(cuts) <= 2:
@@ -66,27 +53,18 @@ def stage_cut(cuts, costs, microbatches=None, unit="units", on=None, title=None,
         name: [[costs[k][i] for i in stage] for stage, k in zip(cut.layers, cut.devices, strict=True)]
         for name, cut in cuts.items()
     }
-    loads = {name: list(map(sum, stages)) for name, stages in layers.items()}
-    figure, panels = _page(layers)
-    for axes, (name, cut) in zip(panels, cuts.items(), strict=True):
-        _panel(axes, cut.layers, layers[name], 1.2 * max(map(max, loads.values())), 5.0 / len(cuts), unit)
-        apart = "\n" if max(map(len, loads.values())) <= 6 else ", "
+    figure, panels = _page({name: cut.layers for name, cut in cuts.items()}, layers, 1.2, 5.0, unit, microbatches)
+    apart = "\n" if max(map(len, layers.values())) <= 6 else ", "
+    for axes, cut in zip(panels, cuts.values(), strict=True):
         names = [f"stage {s}{apart}{named[k]}" for s, k in enumerate(cut.devices)]
         rows(axes, names, map(rank_color, range(len(names))), size=9, linespacing=0.95)
-        step, pace = amount(_step(loads[name], microbatches or 1)), amount(max(loads[name]))
-        heading(axes, f"{name}: {f'step {step}' if microbatches else f'pace {pace}'} {unit}")
-    claim = _claim(loads, microbatches, unit)
     of_m = f" A step of {microbatches} micro-batches: sum + {microbatches - 1} slowest." if microbatches else ""
-    return finish(
-        figure,
-        title or capital(claim),
-        f"{note} A block: a layer, as long as it takes on these devices. Red: the slowest.{of_m}",
-        f"{n_layers} layers cut into stages on devices, a panel per cut. {claim}. {note} "
-        + " ".join(
-            f"{name}: {_of_stages(cut.layers, layers[name], [f' on {named[k]}' for k in cut.devices])}."
-            for name, cut in cuts.items()
-        ),
-    )
+    words = lambda name, cut: _of_stages(cut.layers, layers[name], [f" on {named[k]}" for k in cut.devices])
+    return (
+        figure, _claim(layers, microbatches, unit),
+        f"A block: a layer, as long as it takes on these devices. Red: the slowest.{of_m}",
+        f"{n_layers} layers cut into stages on devices, a panel per cut.", each(cuts, words),
+    )  # fmt: skip
 
 
 def _refuse(cuts, n_layers):
@@ -98,8 +76,14 @@ def _refuse(cuts, n_layers):
             )
 
 
-def _page(cuts):
-    return page(1.65 + 0.36 * max(map(len, cuts.values())), columns=len(cuts), sharex=True)
+def _page(cuts, layers, room, inches, unit, m):
+    """(figure, panels), a panel per cut. room: of an axis, over the slowest stage; inches: of all axes together."""
+    figure, panels = page(1.65 + 0.36 * max(map(len, cuts.values())), columns=len(cuts), sharex=True)
+    end = room * max(sum(costs) for stages in layers.values() for costs in stages)
+    for axes, (name, cut) in zip(panels, cuts.items(), strict=True):
+        _panel(axes, cut, layers[name], end, inches / len(cuts), unit)
+        heading(axes, f"{name}: {'step' if m else 'pace'} {amount(_takes(layers[name], m))} {unit}")
+    return figure, panels
 
 
 def _panel(axes, cut, layers, end, inches, unit):
@@ -118,17 +102,18 @@ def _panel(axes, cut, layers, end, inches, unit):
     axes.set(xlim=(0, end), xlabel=f"time of a stage ({unit})")
 
 
-def _step(load, m):
-    """T = sum t + (m-1) max t."""
-    return sum(load) + (m - 1) * max(load)
+def _takes(stages, m):
+    """Of a step T = sum t + (m-1) max t; without m the pace, max t."""
+    load = list(map(sum, stages))
+    return sum(load) + (m - 1) * max(load) if m else max(load)
 
 
-def _claim(loads, m, unit):
-    found = {name: _step(load, m) if m else max(load) for name, load in loads.items()}
+def _claim(layers, m, unit):
+    found = {name: _takes(stages, m) for name, stages in layers.items()}
     what = "a step" if m else "a pace"
     first, best = next(iter(found)), min(found, key=found.get)
     if found[best] == found[first]:
-        return f"{first}: {len(loads[first])} stages, {what} of {amount(found[first])} {unit}"
+        return f"{first}: {len(layers[first])} stages, {what} of {amount(found[first])} {unit}"
     claim = f"{best}: {what} of {amount(found[best])} {unit} instead of {amount(found[first])}"
     return f"{claim}, {found[first] / found[best]:.2f} times as fast"
 

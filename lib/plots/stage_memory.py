@@ -14,10 +14,10 @@ stage 3   []  1.9 GB
 from lib.cost.state import RECIPES
 from lib.cost.zero import SHARDED, rank_state
 from lib.plots.draw import above, beside, box, color_names, grid, heading, key, numbers, outline, page, rows, stack
-from lib.plots.labels import COUNTS, amount, in_unit, scale, short
+from lib.plots.labels import COUNTS, amount, each, in_unit, listed, scale, short
 from lib.plots.memory import PART_COLOR
 from lib.plots.product import EVERYWHERE
-from lib.plots.style import FAINT, INK, finish, rank_color, styled
+from lib.plots.style import FAINT, INK, drawing, rank_color
 
 COLOR = {
     "weight": PART_COLOR["weights"],
@@ -31,8 +31,8 @@ ROWS = {"weights": "weight", "gradients": "gradient", "optimizer\nstate": "maste
 SIDE = 0.88  # of a cell; what is left keeps cells apart
 
 
-@styled
-def who_holds_what(N=4, title=None):
+@drawing
+def who_holds_what(N=4):
     """A panel per stage, a column per rank, a row per part of the model state. No data: a picture. N: 2 to 8."""
     if not 2 <= N <= 8:
         raise ValueError(f"N={N}: a column per rank, 2 to 8 of them can be read")
@@ -53,25 +53,24 @@ def who_holds_what(N=4, title=None):
     each = (state.weight, state.gradient, state.total - state.weight - state.gradient)
     names = [f"{name}\n{n_bytes} bytes" for name, n_bytes in zip(ROWS, each, strict=True)]
     panels[0].set_yticks([row + 0.5 for row in range(len(ROWS))], names)
-    claim = f"Each stage cuts one row more: {', '.join(kept)} bytes per parameter and rank"
-    return finish(
-        figure,
-        title or claim,
+    return (
+        figure, f"Each stage cuts one row more: {', '.join(kept)} bytes per parameter and rank",
         f"A column is a rank. Grey: whole, the same on all ranks. Coloured: 1/{N} of it, this rank's alone. Bytes: per "
         "parameter in mixed precision with Adam.",
         f"A picture of the four stages of ZeRO on {N} ranks, a panel per stage, a row each for weights, gradients and "
-        f"optimizer state, a column per rank. {claim}. Stage 0: every rank holds all three whole. Stage 1: each rank "
-        f"holds 1/{N} of the optimizer state, and the rest whole. Stage 2: 1/{N} of gradients and optimizer state, and "
-        f"the weights whole. Stage 3: 1/{N} of everything. A rank's part is a strip in its colour.",
-    )
+        "optimizer state, a column per rank.",
+        f"Stage 0: every rank holds all three whole. Stage 1: each rank holds 1/{N} of the optimizer state, and the "
+        f"rest whole. Stage 2: 1/{N} of gradients and optimizer state, and the weights whole. Stage 3: 1/{N} of "
+        "everything. A rank's part is a strip in its colour.",
+    )  # fmt: skip
 
 
-@styled
-def state_by_stage(parameters, N, precision="mixed", memory=80e9, title=None, note=""):
+@drawing
+def state_by_stage(parameters, N, precision="mixed"):
     """A bar per stage of ZeRO: bytes of weights, gradients and optimizer state on one of N ranks, by the formula.
 
-    parameters: of the model. precision: a key of `lib.cost.RECIPES`. memory: of a GPU, bytes; an upright line, unless
-    it is more than four times the longest bar. note: a sentence to begin the caption with.
+    parameters: of the model. precision: a key of `lib.cost.RECIPES`. An upright line: a GPU of 80 GB, unless that is
+    more than four times the longest bar.
     Raises ValueError for fewer than 1 parameter or rank.
     """
     if parameters < 1 or N < 1:
@@ -79,7 +78,7 @@ def state_by_stage(parameters, N, precision="mixed", memory=80e9, title=None, no
     bars = {f"stage {stage}": _parts(rank_state(parameters, stage, N, precision)) for stage in SHARDED}
     totals = [sum(parts.values()) for parts in bars.values()]
     factor, unit = scale(totals[0], "bytes")
-    shown = memory <= 4 * totals[0]
+    memory, shown = 80e9, 4 * totals[0] >= 80e9
     figure, axes = page(3.4)
     end = 1.22 * max(totals[0], memory * shown) / factor
     _dress(axes, bars, end, f"model state on each rank ({unit})", pad=1.7 if shown else 0.4)
@@ -96,27 +95,22 @@ def state_by_stage(parameters, N, precision="mixed", memory=80e9, title=None, no
         f"{in_unit(parameters, COUNTS, 3)} parameters, {N:,} rank{'s' * (N > 1)}: "
         f"{', '.join(_amount(total / factor) for total in totals)} {unit} by stage; {fit} in {_bytes(memory)}"
     )
-    return finish(
-        figure,
-        title or claim,
-        f"{note} By the formula, with Adam, precision: {precision}. Activations come on top.",
-        f"Bars of model state on one rank, a bar per stage of ZeRO. {claim}. {note} "
-        + " ".join(f"{name}: {_in_words(parts, factor)} {unit}." for name, parts in bars.items()),
-    )
+    look = f"By the formula, with Adam, precision: {precision}. Activations come on top."
+    words = each(bars, lambda _, parts: f"{_in_words(parts, factor)} {unit}")
+    return figure, claim, look, "Bars of model state on one rank, a bar per stage of ZeRO.", words
 
 
-@styled
-def state_measured(measured, predicted, title=None, note=""):
+@drawing
+def state_measured(measured, predicted):
     """A bar per stage, its parts as measured, and the formula's as dashed outlines round them.
 
     measured: {"ZeRO-1": {"weight": bytes, "gradient": bytes, "optimizer": bytes}, ...} on one rank; 1 to 8 labels.
-    predicted: the same, of the same labels. note: a sentence to begin the caption with.
+    predicted: the same, of the same labels.
     Raises ValueError for another number of labels, other labels predicted, or another part.
     """
     if not 1 <= len(measured) <= 8 or set(measured) != set(predicted):
         raise ValueError(
-            f"measured {', '.join(measured) or 'nothing'}, predicted {', '.join(predicted) or 'nothing'}: "
-            "give 1 to 8 labels, the same ones"
+            f"measured {listed(measured)}, predicted {listed(predicted)}: give 1 to 8 labels, the same ones"
         )
     for name, parts in [*measured.items(), *predicted.items()]:
         if not set(parts) <= set(COLOR) or not sum(parts.values()) > 0:
@@ -137,19 +131,13 @@ def state_measured(measured, predicted, title=None, note=""):
     apart = max(map(abs, off.values()))
     within = "is the formula, to the byte" if exact else f"within {max(0.001, apart):.1%} of the formula"
     least, largest = min(totals, key=totals.get), max(totals, key=totals.get)
-    claim = f"Measured {within}: {largest} {amount(totals[largest] / factor)} {unit} a rank" + (
-        f", {least} {amount(totals[least] / factor)} {unit}" if least != largest else ""
+    claim = f"Measured {within}: {largest} {amount(totals[largest] / factor)} {unit} a rank"
+    claim += f", {least} {amount(totals[least] / factor)} {unit}" * (least != largest)
+    words = lambda name, parts: (
+        f"{_in_words(parts, factor)} {unit} measured, {_in_words(predicted[name], factor)} by the formula"
     )
-    return finish(
-        figure,
-        title or claim,
-        f"{note} Filled: measured. Dashed: the formula.",
-        f"Bars of model state on one rank, measured and by the formula. {claim}. {note} "
-        + " ".join(
-            f"{name}: {_in_words(parts, factor)} {unit} measured, {_in_words(predicted[name], factor)} by the formula."
-            for name, parts in measured.items()
-        ),
-    )
+    what = "Bars of model state on one rank, measured and by the formula."
+    return figure, claim, "Filled: measured. Dashed: the formula.", what, each(measured, words)
 
 
 def _cell(axes, rank, row, N, is_cut):

@@ -3,23 +3,21 @@
 from matplotlib.colors import to_rgba
 
 from lib.plots.draw import DASHES, box, grid, key, numbers, page
-from lib.plots.labels import amount, clock, in_sentences, spread
-from lib.plots.style import INK, PAPER, RANK_COLORS, finish, styled
+from lib.plots.labels import amount, clock, in_sentences
+from lib.plots.style import INK, RANK_COLORS, drawing
 
 PALE = 0.25  # of its colour, for a bar that nobody measured
 
 
-@styled
-def volume_by_stage(measured, predicted, theirs=None, unit_seconds=None, title=None, note=""):
+@drawing
+def volume_by_stage(measured, predicted, unit_seconds=None):
     """A group of bars per number of micro-batches k, a bar per stage: elements that a rank sends in a step.
 
     measured: {"stage 0": {1: 2.0, 2: 2.0, 4: 2.0}, ...}: {stage: {k: elements / ((N-1)/N psi)}}; may be {}.
     predicted: the same, by the formula, of all stages and k that are measured; dashed.
-    theirs: {"FSDP2": 2.7, ...}: what torch's own send with k = 1, in the same unit; diamonds at the right.
-    unit_seconds: how long one unit is on the wire; a second scale at the right, in ms or s. Not with `theirs`.
-    note: a sentence to begin the caption with. Raises ValueError for no formula, or one missing, or both right scales.
+    unit_seconds: how long one unit is on the wire; a second scale at the right, in ms or s.
+    Raises ValueError for no formula, or one missing.
     """
-    theirs = theirs or {}
     stages, ks = list(predicted), sorted({k for of_stage in predicted.values() for k in of_stage})
     wanted = {(stage, k) for stage in stages for k in ks} | {(stage, k) for stage in measured for k in measured[stage]}
     missing = [f"{stage}, k = {k}" for stage, k in sorted(wanted) if k not in predicted.get(stage, {})]
@@ -28,9 +26,7 @@ def volume_by_stage(measured, predicted, theirs=None, unit_seconds=None, title=N
             f"{len(stages)} stages, k = {', '.join(map(str, ks)) or 'none'}; no formula for "
             f"{'; '.join(missing) or 'them'}: give 1 to 6 stages, 1 to 5 values of k, and a formula for each"
         )
-    if theirs and unit_seconds:
-        raise ValueError(f"theirs {', '.join(theirs)}, unit_seconds {unit_seconds}: both stand at the right, give one")
-    most = max([n for of in (predicted, measured) for each in of.values() for n in each.values()] + [*theirs.values()])
+    most = max(n for of in (predicted, measured) for of_stage in of.values() for n in of_stage.values())
     wide = 0.84 / len(stages)  # of the room of one k
     figure, axes = page(3.8)
     for group, k in enumerate(ks):
@@ -43,24 +39,13 @@ def volume_by_stage(measured, predicted, theirs=None, unit_seconds=None, title=N
     grid(axes, "y")
     look = (lambda c: c) if measured else (lambda c: {"fc": to_rgba(c, PALE), "ec": c, "ls": DASHES})
     key(axes, {stage: look(RANK_COLORS[i]) for i, stage in enumerate(stages)}, ncols=6)
-    _diamonds(axes, theirs, len(ks) - 0.5, most)
     if unit_seconds:
         _seconds(axes, unit_seconds, most)
-    claim = _claim(measured or predicted, ks)
-    marks = "Filled: measured. " * bool(measured) + "Dashed: the formula."
-    marks += " Diamond: torch, one micro-batch." * bool(theirs)
-    return finish(
-        figure,
-        title or claim,
-        f"{note} {marks} ψ: parameters, padded; N: ranks.",
-        f"Bars of the elements that a rank sends in a step, in units of (N-1)/N psi, for {', '.join(map(str, ks))} "
-        f"micro-batches. {claim}. {note} "
-        + in_sentences(
-            {"measured": measured, "by the formula": predicted},
-            lambda of_stage: ", ".join(f"{amount(n)} with k = {k}" for k, n in of_stage.items()),
-        )
-        + "".join(f" Torch's {name}: {amount(value)}." for name, value in theirs.items()),
-    )
+    look = "Filled: measured. " * bool(measured) + "Dashed: the formula. ψ: parameters, padded; N: ranks."
+    what = "Bars of the elements that a rank sends in a step, in units of (N-1)/N psi, for"
+    words = lambda of_stage: ", ".join(f"{amount(n)} with k = {k}" for k, n in of_stage.items())
+    said = in_sentences({"measured": measured, "by the formula": predicted}, words)
+    return figure, _claim(measured or predicted, ks), look, f"{what} {', '.join(map(str, ks))} micro-batches.", said
 
 
 def _bar(axes, left, wide, color, value, formula):
@@ -72,16 +57,6 @@ def _bar(axes, left, wide, color, value, formula):
     shown = formula if value is None else value
     axes.annotate(amount(shown), (left + wide / 2, max(shown, formula)), xytext=(0, 3), ha="center",
                   textcoords="offset points", va="bottom", weight="bold", size=9)  # fmt: skip
-
-
-def _diamonds(axes, theirs, x, most):
-    """Torch's own at the right edge of the axes, with a line from each to its name."""
-    for (name, value), y in zip(theirs.items(), spread(list(theirs.values()), 0.085 * most), strict=True):
-        right = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
-        axes.plot([x], [value], marker="D", ms=7, mfc=PAPER, mec=INK, mew=1.6, clip_on=False, zorder=6)
-        axes.annotate(f"{name} {amount(value)}", (1.0, value), xytext=(1.045, y), textcoords=("axes fraction", "data"),
-                      va="center", arrowprops={"arrowstyle": "-", "color": INK, "lw": 0.8, "shrinkA": 1, "shrinkB": 5},
-                      weight="bold", size=9.5, **right)  # fmt: skip
 
 
 def _seconds(axes, unit_seconds, most):

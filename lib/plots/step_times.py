@@ -8,9 +8,9 @@ Where only the prediction is in parts, it has a bar of its own, above the measur
 """
 
 from lib.plots.draw import beside, box, grid, key, numbers, outline, page, rows, stack
-from lib.plots.labels import amount, capital, clock
+from lib.plots.labels import amount, clock, each, listed
 from lib.plots.memory import PART_COLOR
-from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, finish, styled
+from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, drawing
 
 COLOR = {  # of the parts of a step, as lib.cost.placement and lib.cost.measured call them, in their order
     "step": RANK_COLORS[0],  # all of it
@@ -25,19 +25,19 @@ COLOR = {  # of the parts of a step, as lib.cost.placement and lib.cost.measured
 }
 
 
-@styled
-def step_times(measured, predicted, within=None, title=None, note=""):
+@drawing
+def step_times(measured, predicted, within=None):
     """A bar per plan as measured, and the predicted one as a dashed outline round it.
 
     measured: {"tp inside nodes": seconds, ...}, or {part: seconds} in place of seconds, with parts of COLOR; 1 to 10
     plans. predicted: the same, of the same plans, such as from `placed_step` or `measured_step`. within: an error, such
     as 0.15: a grey band that far to either side of each prediction, and the title counts what lies in it.
-    note: a sentence to begin the caption with.
     Raises ValueError for another number of plans, others predicted, or seconds that are not above 0.
     """
     if not 1 <= len(measured) <= 10 or set(measured) != set(predicted):
-        raise ValueError(f"measured {', '.join(measured) or 'nothing'}, predicted {', '.join(predicted) or 'nothing'}: "
-                         "give 1 to 10 plans, the same ones")  # fmt: skip
+        raise ValueError(
+            f"measured {listed(measured)}, predicted {listed(predicted)}: give 1 to 10 plans, the same ones"
+        )
     measured, predicted = _in_parts(measured), {name: _in_parts(predicted)[name] for name in measured}
     took = {name: sum(parts.values()) for name, parts in measured.items()}
     should = {name: sum(parts.values()) for name, parts in predicted.items()}
@@ -72,16 +72,11 @@ def step_times(measured, predicted, within=None, title=None, note=""):
     claim = _claim(took, should, within)
     look = "Below, solid: measured. Above, dashed: predicted." if apart else "Filled: measured. Dashed: predicted."
     band = f" Grey: {within:.0%} to either side of it." if within else ""
-    return finish(
-        figure,
-        title or capital(claim),
-        f"{note} {look}{band} In brackets: measured over predicted.",
-        f"Bars of the time of a step, measured and predicted. {claim}. {note} "
-        + " ".join(
-            f"{name}: {_in_words(parts, factor)} {unit} measured, {_in_words(predicted[name], factor)} predicted."
-            for name, parts in measured.items()
-        ),
+    words = lambda name, parts: (
+        f"{_in_words(parts, factor)} {unit} measured, {_in_words(predicted[name], factor)} predicted"
     )
+    look = f"{look}{band} In brackets: measured over predicted."
+    return figure, claim, look, "Bars of the time of a step, measured and predicted.", each(measured, words)
 
 
 def _in_parts(plans):

@@ -10,7 +10,7 @@ lane: "compute" or "network"; each holds one thing at a time. The label "wait" i
 from lib.cost.exposed import exposed_seconds
 from lib.plots.draw import WAITING, box, heading, page, rank_rows, time_axis
 from lib.plots.labels import amount, capital
-from lib.plots.style import FAINT, OP_COLOR, PAPER, finish, styled
+from lib.plots.style import FAINT, OP_COLOR, PAPER, drawing
 
 LANES = ("compute", "network")
 KIND_COLOR = {
@@ -21,12 +21,11 @@ KIND_COLOR = {
 }
 
 
-@styled
-def step_timeline(steps, title=None, note=""):
+@drawing
+def step_timeline(steps):
     """A panel per way to run the step, one above the other on one time axis; two lanes per rank.
 
     steps: {"after backward": [span, ...], "overlapped": [span, ...]}; see the module for a span. 1 to 3 panels.
-    note: a sentence to begin the caption with, such as what the link was.
     """
     _refuse(steps)
     names = list(steps)
@@ -58,19 +57,15 @@ def step_timeline(steps, title=None, note=""):
     kinds = dict.fromkeys(_kind(lane, label) for spans in steps.values() for _, lane, label, *_ in spans)
     look = {kind: KIND_COLOR.get(kind, OP_COLOR["idle"]) for kind in kinds} | {"wait": WAITING}
     time_axis(panels[-1], "ms", {"waits" if kind == "wait" else kind: look[kind] for kind in kinds})
-    claim = _claim(names, seconds, hidden)
     of_each = "; ".join(
         f"{name}, {len(ranks[name])} rank{'s' * (len(ranks[name]) > 1)}: {amount(1e3 * seconds[name])} ms, "
         f"{amount(1e3 * network_seconds(spans) / len(ranks[name]))} ms of communication per rank, "
         f"{hidden[name]:.0%} of it hidden"
         for name, spans in steps.items()
     )
-    return finish(
-        figure,
-        title or claim,
-        f"{note} Upper lane: the rank computes. Lower lane: its buckets travel; hidden is what runs beside compute.",
-        f"Timeline of one training step, a panel per way to run it. {claim}. {note} {of_each}.",
-    )
+    look = "Upper lane: the rank computes. Lower lane: its buckets travel; hidden is what runs beside compute."
+    what = "Timeline of one training step, a panel per way to run it."
+    return figure, _claim(names, seconds, hidden), look, what, f"{of_each}."
 
 
 def _kind(lane, label):

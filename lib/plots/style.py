@@ -1,9 +1,9 @@
 """The one style of all figures: colours, letters, and the frame with title, caption and alt text.
 
 +--------------------------------+
-| The claim, in bold             |    finish(figure, title, caption, alt) puts the frame round what is drawn,
-|                                |    and renders it to a Drawing: PNG bytes with alt text.
-|   what is drawn                |
+| The claim, in bold             |    @drawing: a function that draws, and says the claim, what to look at, and the rest
+|                                |    in words. It becomes one that returns a Drawing: PNG bytes with alt text. `finish`
+|   what is drawn                |    puts the frame round what is drawn.
 |                                |
 | What to look at.               |
 +--------------------------------+
@@ -11,6 +11,7 @@
 
 import base64
 import functools
+import inspect
 import io
 import textwrap
 from contextvars import ContextVar
@@ -23,6 +24,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+
+from lib.plots.labels import capital
 
 PAPER, INK, FAINT = "#faf9f6", "#22262b", "#6b6f76"
 ALARM = "#c2103a"  # what is wrong; always thicker as well, for who does not see the red
@@ -123,11 +126,42 @@ def styled(draw):
     return in_style
 
 
+def drawing(draw):
+    """A function that draws, in the style, and its frame: what it returns is a Drawing.
+
+    draw(...) -> (figure, claim, what to look at, what it is, its numbers in words). The claim, with a capital letter,
+    is the title; the alt text is: what it is, the claim, the note, its numbers. Every figure takes a title and a note
+    besides; draw itself is given them only where it asks for them.
+    """
+    own, asked = inspect.signature(draw), list(inspect.signature(_frame).parameters.values())[-2:]
+    more = [parameter for parameter in asked if parameter.name not in own.parameters]
+    taken = own.replace(parameters=[*own.parameters.values(), *more])
+
+    @functools.wraps(draw)
+    @styled
+    def drawn(*args, **kwargs):
+        given = taken.bind(*args, **kwargs)
+        given.apply_defaults()
+        frame = {parameter.name: given.arguments[parameter.name] for parameter in asked}
+        for parameter in more:
+            del given.arguments[parameter.name]
+        return _frame(*draw(*given.args, **given.kwargs), **frame)
+
+    drawn.__signature__ = taken
+    drawn.__doc__ = f"{draw.__doc__.rstrip()}\n    {_frame.__doc__}\n    "
+    return drawn
+
+
+def _frame(figure, claim, look, what, words, title=None, note=""):
+    """title: in place of the claim. note: a sentence to begin the caption with."""
+    return finish(figure, title or capital(claim), f"{note} {look}", f"{what} {claim}. {note} {words}")
+
+
 def finish(figure, title, caption, alt):
     """Put title and caption round what is drawn, render, and return the Drawing. Call it inside a `styled` function.
 
-    title: the claim, one or two lines. caption: what to see. alt: the figure in words, for who cannot see it. A note
-    that a caption or an alt text would begin with may be empty: spaces that it leaves are taken away.
+    title: the claim, one or two lines. caption: what to see. alt: the figure in words, for who cannot see it. Where a
+    note was empty, the spaces that it leaves are taken away.
     """
     width, height = figure.get_size_inches()
     # Letters per inch at these sizes, on the safe side: the width of text is known only after drawing.

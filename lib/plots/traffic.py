@@ -8,12 +8,12 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from lib.plots.draw import DASHES, box, color_names, heading, middle, page, paper
-from lib.plots.labels import amount, capital, scale, short
-from lib.plots.style import FAINT, INK, PAPER, finish, on_color, rank_color, styled
+from lib.plots.labels import amount, capital, each, scale, short
+from lib.plots.style import FAINT, INK, PAPER, drawing, on_color, rank_color
 
 
-@styled
-def traffic_matrix(matrix, unit="bytes", title=None):
+@drawing
+def traffic_matrix(matrix, unit="bytes"):
     """Who sent how much to whom. matrix: (N, N), [src, dst], as from `Ledger.matrix(unit)`; unit: what it counts."""
     matrix = np.asarray(matrix)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
@@ -49,14 +49,10 @@ def traffic_matrix(matrix, unit="bytes", title=None):
         axes.xaxis.set_label_position("top")
         axes.set(xlabel="to rank", ylabel="from rank")
     axes.set(xlim=(-0.5, N - 0.5 + numbers), ylim=(N - 0.5 + numbers, -0.5))
-    claim = traffic_claim(matrix, unit)
     pairs = [f"{s} to {d} {matrix[s, d]:,}" for s, d in np.argwhere(matrix)[:32]]
-    return finish(
-        figure,
-        title or claim,
-        f"In {scaled_unit}: the row's rank sends to the column's. All together {short(matrix.sum() / factor)}.",
-        f"Matrix of the {unit} that each of {N} ranks sent to each other. {claim}. Rank to rank: {', '.join(pairs)}.",
-    )
+    look = f"In {scaled_unit}: the row's rank sends to the column's. All together {short(matrix.sum() / factor)}."
+    what = f"Matrix of the {unit} that each of {N} ranks sent to each other."
+    return figure, traffic_claim(matrix, unit), look, what, f"Rank to rank: {', '.join(pairs)}."
 
 
 def traffic_claim(matrix, unit):
@@ -102,13 +98,12 @@ def exchange_matrix(rows, title=None):
     return dataclasses.replace(drawing, alt=f"{claim}. {drawing.alt}")
 
 
-@styled
-def server_traffic(matrices, predicted=None, title=None, note=""):
+@drawing
+def server_traffic(matrices, predicted=None):
     """A panel per method, a bar per rank: the bytes that it sent (below) and got (above) in one step.
 
     matrices: {"parameter server": (N, N), "ring": (N, N)}, [src, dst], from `Ledger.matrix("bytes")` of one step.
     predicted: {"ring": (N,) bytes, ...}, sent and received together, per rank; drawn dashed.
-    note: a sentence to begin the caption with, such as the size of the model.
     """
     matrices, predicted = {name: np.asarray(m) for name, m in matrices.items()}, predicted or {}
     if not 1 <= len(matrices) <= 4 or not any(m.any() for m in matrices.values()):
@@ -133,22 +128,12 @@ def server_traffic(matrices, predicted=None, title=None, note=""):
         axes.tick_params(axis="x", length=0)
         heading(axes, name)
     panels[0].set_ylabel(f"{unit} through its link, per step")
-    claim = _server_claim(carried, factor, unit)
-    dashes = " Dashed: the prediction." if predicted else ""
-    return finish(
-        figure,
-        title or claim,
-        f"{note} A bar is what a rank sent (solid) and got (hatched) in one step.{dashes}",
-        f"Bars of bytes per rank. {claim}. {note} "
-        + " ".join(
-            f"{name}: " + ", ".join(f"rank {r} {n:,}" for r, n in enumerate(of_ranks)) + "."
-            for name, of_ranks in carried.items()
-        )
-        + "".join(
-            f" Predicted, {name}: " + ", ".join(f"{n:,.0f}" for n in of_ranks) + "."
-            for name, of_ranks in predicted.items()
-        ),
-    )
+    words = each(carried, lambda _, of_ranks: ", ".join(f"rank {r} {n:,}" for r, n in enumerate(of_ranks)))
+    foretold = {f"Predicted, {name}": of_ranks for name, of_ranks in predicted.items()}
+    words += f" {each(foretold, lambda _, of_ranks: ', '.join(f'{n:,.0f}' for n in of_ranks))}"
+    look = "A bar is what a rank sent (solid) and got (hatched) in one step."
+    look += " Dashed: the prediction." * bool(predicted)
+    return figure, _server_claim(carried, factor, unit), look, "Bars of bytes per rank.", words
 
 
 def _bars(axes, matrix, most, predicted):

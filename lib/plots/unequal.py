@@ -9,17 +9,17 @@ in proportion   rank 0  [   6 rows   ]|
 """
 
 from lib.plots.draw import DASHES, beside, box, heading, page, rows, time_axis
-from lib.plots.labels import amount, capital, clock, short
-from lib.plots.style import FAINT, INK, OP_COLOR, finish, rank_color, styled
+from lib.plots.labels import amount, clock, each, short
+from lib.plots.style import FAINT, INK, OP_COLOR, drawing, rank_color
 
 
-@styled
-def unequal_steps(splits, speeds, measured=None, title=None, note=""):
+@drawing
+def unequal_steps(splits, speeds, measured=None):
     """A panel per split, a lane per rank: it computes its rows, then waits until the slowest is done.
 
     splits: {"equal": [rows of rank 0, rows of rank 1, ...], "in proportion": [...]}, 1 to 3, the first the one to
     compare with. speeds: rows per second of each rank, 1 to 8. measured: {"equal": seconds of a step, ...}, for some
-    or all of them: a solid upright line where a step ended. note: a sentence to begin the caption with.
+    or all of them: a solid upright line where a step ended.
     Raises ValueError for other numbers of splits or ranks, a speed that is not above 0, or another split measured.
     """
     measured, N = measured or {}, len(speeds)
@@ -58,25 +58,16 @@ def unequal_steps(splits, speeds, measured=None, title=None, note=""):
         heading(axes, f"{name}: {amount(end)} {unit}{took}; the ranks wait {idle:.0%} of the time", pad=3)
     waits = {"fc": OP_COLOR["idle"], "ec": FAINT, "lw": 0.4}
     time_axis(panels[-1], unit, {"computes": OP_COLOR["F"], "waits": waits})
-    lines = "Dashed: a step ends, by rows over speed." + " Solid: measured." * bool(measured)
-    claim = _claim(ends, measured, factor, unit)
-    return finish(
-        figure,
-        title or capital(claim),
-        f"{note} {lines}",
-        f"Lanes of {N} ranks of speeds {', '.join(map(short, speeds))} rows per second, a panel per split. {claim}. "
-        f"{note} "
-        + " ".join(
-            f"{name}: "
-            + ", ".join(
-                f"rank {r} {b} rows in {amount(s * factor)}"
-                for r, (b, s) in enumerate(zip(batch, busy[name], strict=True))
-            )
-            + f"; a step {amount(ends[name] * factor)} {unit}"
-            + (f", measured {amount(measured[name] * factor)}." if name in measured else ".")
-            for name, batch in splits.items()
-        ),
+    took = {name: f", measured {amount(seconds * factor)}" for name, seconds in measured.items()}
+    of_ranks = lambda name, batch: ", ".join(
+        f"rank {r} {b} rows in {amount(s * factor)}" for r, (b, s) in enumerate(zip(batch, busy[name], strict=True))
     )
+    words = lambda name, batch: (
+        f"{of_ranks(name, batch)}; a step {amount(ends[name] * factor)} {unit}{took.get(name, '')}"
+    )
+    look = "Dashed: a step ends, by rows over speed." + " Solid: measured." * bool(measured)
+    what = f"Lanes of {N} ranks of speeds {', '.join(map(short, speeds))} rows per second, a panel per split."
+    return figure, _claim(ends, measured, factor, unit), look, what, each(splits, words)
 
 
 def _claim(ends, measured, factor, unit):

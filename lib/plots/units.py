@@ -11,20 +11,20 @@ unit 2            [=]          [=]
 from itertools import pairwise
 
 from lib.plots.draw import LANE, above, box, grid, heading, page
-from lib.plots.labels import capital
-from lib.plots.style import FAINT, INK, OP_COLOR, finish, styled
+from lib.plots.labels import each
+from lib.plots.style import FAINT, INK, OP_COLOR, drawing
 
 PHASE = {"forward": OP_COLOR["F"], "backward": OP_COLOR["B"]}
 
 
-@styled
-def units_whole(events, names, title=None, note=""):
+@drawing
+def units_whole(events, names):
     """A panel per way to run it, side by side; from left to right the events of a step, in their order.
 
     events: {"FSDP": [(seconds, "unshard" or "reshard", place), ...], "prefetching": [...]}; 1 or 2 of them. place: the
     number of a unit, or None for the root. From an unshard of the root on, a unit's first, third, ... unshard is
     forward's, the others are backward's.
-    names: of the units, such as ["block 0", ...]; at most 12. note: a sentence to begin the caption with.
+    names: of the units, such as ["block 0", ...]; at most 12.
     Raises ValueError for another number of panels or names, or an event of another kind or place.
     """
     if not 1 <= len(events) <= 2 or not 1 <= len(names) <= 12:
@@ -60,15 +60,9 @@ def units_whole(events, names, title=None, note=""):
     claim = f"{first} keeps at most {n_whole} of {len(names)} units whole"
     claim += "".join(f", {name} at most {n}" for name, n in others)
     counted = ", without the root" * any(spans.get(None) for spans in whole.values())
-    return finish(
-        figure,
-        title or capital(claim),
-        f"{note} A bar: from unshard to reshard. Below: units whole at once{counted}.",
-        f"A lane per unit, with a bar while its parameters are whole. {claim}. {note} "
-        + " ".join(
-            f"{name}, whole units in order of events: {', '.join(map(str, count))}." for name, count in counts.items()
-        ),
-    )
+    words = each({f"{name}, whole units in order of events": ", ".join(map(str, of)) for name, of in counts.items()})
+    what = "A lane per unit, with a bar while its parameters are whole."
+    return figure, claim, f"A bar: from unshard to reshard. Below: units whole at once{counted}.", what, words
 
 
 def _lanes(upper, spans, lanes, cuts, end):

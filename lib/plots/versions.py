@@ -13,18 +13,18 @@ from lib.pipeline.simulate import UNIT, simulate
 from lib.pipeline.stash import pipedream
 from lib.plots.boxes import BOX_COLOR
 from lib.plots.draw import box, heading, key, page
-from lib.plots.labels import capital
-from lib.plots.style import ALARM, FAINT, OP_COLOR, finish, styled
+from lib.plots.labels import each
+from lib.plots.style import ALARM, FAINT, OP_COLOR, drawing
 
 
-@styled
-def stage_versions(reads, stage=0, title=None, note=""):
+@drawing
+def stage_versions(reads):
     """A panel per way to run PipeDream; a row per version; boxes F and B over time, joined for each mini-batch.
 
     reads: {"with stashing": {Action: version}, "without": {Action: version}}, of all p stages and n mini-batches each,
         as `versions(p, n, stashing)` foretells them or `PipeDream.reads` of the ranks, put together; 1 or 2 of them.
-    stage: whose weights. Boxes are placed as 1F1B places them if B takes as long as two F.
-    Raises ValueError for another number of ways, for other actions than 1F1B's, or a stage that there is not.
+    Stage 0's are drawn, the oldest. Boxes are placed as 1F1B places them if B takes as long as two F.
+    Raises ValueError for another number of ways, or for other actions than 1F1B's.
     """
     if not 1 <= len(reads) <= 2:
         raise ValueError(f"{len(reads)} ways to run it: 1 or 2 fit beside each other")
@@ -33,12 +33,12 @@ def stage_versions(reads, stage=0, title=None, note=""):
     schedule = pipedream(p, n)
     for name, of in reads.items():
         missing = next((action for actions in schedule for action in actions if action not in of), None)
-        if missing or len(of) != 2 * p * n or not 0 <= stage < p:
+        if missing or len(of) != 2 * p * n:
             raise ValueError(
-                f"{name}: {len(of)} actions, {missing or 'none'} missing, stage {stage}: give every F and B of {n} "
-                f"mini-batches on stages 0 to {p - 1}, and one of these stages"
+                f"{name}: {len(of)} actions, {missing or 'none'} missing: give every F and B of {n} mini-batches on "
+                f"stages 0 to {p - 1}"
             )
-    bars = [bar for bar in simulate(schedule, UNIT).bars if bar.rank == stage]
+    bars = [bar for bar in simulate(schedule, UNIT).bars if bar.rank == 0]
     end = bars[-1].end
     held = {name: held_spans(bars, of) for name, of in reads.items()}
     copies = {name: most_at_once(spans) for name, spans in held.items()}
@@ -58,21 +58,16 @@ def stage_versions(reads, stage=0, title=None, note=""):
         f"{name}: backward reads " + (f"weights up to {updates} updates newer" if updates else "what its forward read")
         for name, updates in late.items()
     )
-    return finish(
-        figure,
-        title or capital(claim),
-        f"{note} Stage {stage} of {p}. A box lies on the version that it reads; in it, its mini-batch. A line goes "
-        f"from forward to backward{', red through the updates in between' * any(late.values())}.",
-        f"Versions of the weights that stage {stage} of {p} reads over {n} mini-batches. {claim}. {note} "
-        + " ".join(
-            f"{name}, at most {copies[name]} versions at once: "
-            + ", ".join(
-                f"{j} forward {of[Action(stage, 'F', j)]} backward {of[Action(stage, 'B', j)]}" for j in range(n)
-            )
-            + "."
-            for name, of in reads.items()
-        ),
+    said = {f"{name}, at most {copies[name]} versions at once": of for name, of in reads.items()}
+    words = lambda _, of: ", ".join(
+        f"{j} forward {of[Action(0, 'F', j)]} backward {of[Action(0, 'B', j)]}" for j in range(n)
     )
+    return (
+        figure, claim,
+        f"Stage 0 of {p}. A box lies on the version that it reads; in it, its mini-batch. A line goes from "
+        f"forward to backward{', red through the updates in between' * any(late.values())}.",
+        f"Versions of the weights that stage 0 of {p} reads over {n} mini-batches.", each(said, words),
+    )  # fmt: skip
 
 
 def _panel(axes, bars, reads, held, inches):

@@ -15,5 +15,3 @@ all the more.
 
 from lib.precision.loss_scaler import LossScaler
 from lib.precision.master_weights import MasterWeights
-
-__all__ = ["LossScaler", "MasterWeights"]

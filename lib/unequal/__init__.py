@@ -21,7 +21,3 @@ from lib.unequal.averaging import average_by_share
 from lib.unequal.paced import paced_steps
 from lib.unequal.shares import seconds_of_step, shares
 from lib.unequal.stages import Placed, stages_by_speed, stages_in_any_order
-
-__all__ = [
-    "Placed", "average_by_share", "paced_steps", "seconds_of_step", "shares", "stages_by_speed", "stages_in_any_order",
-]  # fmt: skip

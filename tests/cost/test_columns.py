@@ -1,5 +1,6 @@
 """Every column of a row: used, said in the note, or the row is refused. Nothing is left out in silence."""
 
+import csv
 import re
 
 import pytest
@@ -22,6 +23,7 @@ MIXTURE = {
     **first(source="simumax-b200", experts="256", metric="peak_mem"),
     "recompute": "none",
 }  # 4 layers, pp 2, ep 4
+QWEN = first(source="mbridge-26.04", model="qwen3-235b-a22b")
 STATES = first(metric="model_state_mem")
 BUBBLE = first(metric="bubble_rate")
 
@@ -49,6 +51,13 @@ BUBBLE = first(metric="bubble_rate")
         (DENSE, {"head_dim": "-64"}, "head_dim is -64: it should be a whole number above 0"),
         (DENSE, {"ffn": "0"}, "ffn is 0"),
         (DENSE, {"hidden": "0", "layers": ""}, "hidden is 0, not a whole number above 0"),
+        (DENSE, {"layers": "1e6", "pp": "1e6", "n_gpus": "1e6", "dp": ""}, r"layers is 1e\+06: at most 10,000"),
+        (DENSE, {"hidden": "1e200", "ffn": "1e200", "params_b": ""}, r"hidden is 1e\+200: at most 1,000,000,000"),
+        (DENSE, {"global_batch": "1e300"}, r"global_batch is 1e\+300: at most"),
+        (DENSE, {"recompute": "full,selective"}, "none and full exclude all others"),
+        (DENSE, {"metric": "step time"}, "metric 'step time' is not modelled: use one of step_time, "),
+        (DENSE, {"metric": ""}, "metric '' is not modelled: use one of"),
+        (DENSE, {"n_gpus": ""}, "n_gpus is empty: give GPUs"),
         (DENSE, {"experts": "0", "topk": "2"}, "experts is empty and topk 2"),
         (DENSE, {"experts": "8", "topk": "2", "layers": ""}, "params_b does not tell the layers of a mixture"),
         (LLAMA, {"params_b": "70"}, "its columns make 8.03B parameters, and params_b says 70"),
@@ -57,6 +66,7 @@ BUBBLE = first(metric="bubble_rate")
         (MIXTURE, {"experts": "0", "topk": "0", "ffn": ""}, "ffn is empty: it should be the width of the MLP"),
         (MIXTURE, {"ep": "3"}, "ep 3 does not divide 256 experts"),
         (MIXTURE, {"dense_layers": "5"}, "dense_layers is 5, of 4 layers"),
+        (QWEN, {"dense_ffn": "64"}, "dense_ffn is 64, but dense_layers is empty"),
         (MIXTURE, {"shared_ffn": "2048.5"}, "shared_ffn is 2048.5: it should be a whole number"),
         (STATES, {"unit": "ms"}, "unit 'ms' is not one of GB"),
         (STATES, {"zero_stage": "9"}, "zero_stage is 9"),
@@ -66,6 +76,7 @@ BUBBLE = first(metric="bubble_rate")
         (BUBBLE, {"unit": "ms"}, "bubble_rate is predicted in fraction of makespan"),
         (BUBBLE, {"global_batch": "600"}, "says m is 32, global_batch 600 and micro_batch 6 that it is 100"),
         (BUBBLE, {"row": ""}, "names no schedule"),
+        (BUBBLE, {"row": "1.5B-1f1b", "global_batch": "600000"}, "100000 micro-batches: the clock takes at most 1024"),
         (BUBBLE, {"row": "1.5B--m-mx"}, "names no schedule"),
     ],
 )
@@ -83,6 +94,13 @@ def test_what_a_row_leaves_open_is_said():
     assert "head_dim 128, gated 1 as data/models.csv" in predict(LLAMA).note
     assert "head_dim 43" in predict({**DENSE, "heads": "70", "kv_heads": "70", "hidden": "3072"}).note
     assert "recompute none for norm,act" in predict({**LLAMA, "recompute": "norm,act"}).note
+    assert "precision fp8 for fp8+nvfp4" in predict({**QWEN, "precision": "fp8+nvfp4"}).note
+    assert "no window, as this stack keeps all scores" in predict({**DENSE, "window": "128"}).note
+    assert "kv_heads without meaning" in predict({**MIXTURE, "kv_heads": "8"}).note
+    assert "zb-1p" in predict({**DENSE, "row": "x-zb-1p", "pp": "2", "dp": "", "micro_batch": "1"}).note
+    assert "of params_b, whatever other columns say" in predict({**STATES, "layers": "7"}).note
+    few = {key: LLAMA[key] for key in ("model", "seq", "gpu", "n_gpus", "tp", "global_batch")}
+    assert "assumed: stack megatron-core, layers 32" in predict({**few, "metric": "step_time"}).note
     llama = {**LLAMA, "experts": "8", "topk": "2", "params_b": "", "ffn": "14336"}
     assert "no shared expert, no dense first layers, no latent attention" in predict(llama).note
     assert predict(llama).value > predict(LLAMA).value
@@ -96,6 +114,8 @@ def test_a_stack_of_which_no_step_was_measured_is_named():
 
 def test_columns_that_mean_nothing_here_are_named(tmp_path):
     assert "not used: offload, comment" in predict({**DENSE, "offload": "1", "comment": "x", "blank": ""}).note
+    misspelt = {("TP" if key == "tp" else key): cell for key, cell in DENSE.items()}
+    assert re.search("give tp, .*; not used: TP", predict(misspelt).note)  # a refusal names them, too
     assert predict({**DENSE, "note": "", "low": "1", "q_rank": ""}).note == predict(DENSE).note
     assert set(ROWS[0]) <= set(COLUMNS)
     rows = tmp_path / "rows.csv"
@@ -103,6 +123,37 @@ def test_columns_that_mean_nothing_here_are_named(tmp_path):
     rows.write_text("\n".join(lines), encoding="utf-8-sig")  # as spreadsheets save it
     assert predict_file(rows, tmp_path / "out.csv") == (1, 1)
     assert "more cells than the first line names columns" in (tmp_path / "out.csv").read_text()
+
+
+HEAD, LINE = ",".join(DENSE), ",".join(DENSE.values())
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is empty: its first line must name the columns"),
+        ("\n\n", "is empty"),
+        (f"{HEAD};{LINE}".replace(",", ";"), "with commas between them"),
+        (f"{HEAD},tp\n{LINE},8", "more than one column tp: which one counts"),
+        (f'{HEAD}\n"{LINE}\n{LINE}', "look for a quote that is left open"),
+        (f"{HEAD}\n{'x' * 200_000}{LINE}", "field larger than field limit"),
+        (f"{HEAD}\n{LINE}".encode("utf-16"), r"is not UTF-8 \(byte 0\): save it as UTF-8"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(content, says, tmp_path):
+    rows = tmp_path / "rows.csv"
+    rows.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=says):
+        predict_file(rows, tmp_path / "out.csv")
+
+
+def test_blanks_line_ends_and_a_mark_at_the_front_do_not_count(tmp_path):
+    """Spaces around names and cells, CRLF, a byte-order mark, empty columns at the right: as spreadsheets write."""
+    rows, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    rows.write_text(f"{HEAD},,\r\n{LINE},,\r\n".replace(",", " , "), encoding="utf-8-sig", newline="")
+    assert predict_file(rows, out) == (1, 0)
+    with open(out, newline="") as file:
+        assert next(csv.DictReader(file))["note"] == predict(DENSE).note
 
 
 @pytest.mark.parametrize("cells", [("0", "0"), ("1", "1"), ("1", ""), ("0", "")])

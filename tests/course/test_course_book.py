@@ -2,6 +2,7 @@
 
 import base64
 import html
+import itertools
 import json
 import math
 import re
@@ -20,6 +21,7 @@ from lib.course.book import animations, explorers, notebooks, runs
 from lib.course.notebook import ROOT, CourseError
 from lib.course.withhold import marked
 from lib.plots import units
+from lib.plots.style import readable
 
 pytest.importorskip("myst_nb", reason="not run: the book's tools are not installed (pip install -e '.[book]')")
 formulas = pytest.importorskip("lib.course.book.formulas")
@@ -158,6 +160,16 @@ def test_a_guess_that_nobody_made_stands_nowhere(folder, lab):
     assert not re.search(r"\byou (predicted |said |batch )?(0|-|\(0|\.\.\.)", text_lines(page))
 
 
+@pytest.mark.parametrize("lab", LABS)
+def test_every_prediction_has_a_place_for_a_guess_and_its_answer_waits(lab):
+    _, *cells = notebooks.page(notebook.read(notebook.solution_path(ROOT, lab))).cells  # the title says what they are
+    asked = [pair for pair in itertools.pairwise(cells) if "**Predict" in pair[0].source]
+    assert len(asked) > 9
+    for text, following in asked:
+        assert 'class="predict"' in text.source or "predict" in following.metadata.get("tags", []), text.id
+        assert "<details><summary>Answer" not in text.source, text.id
+
+
 def text_lines(page):
     """What is to be read on a page, in its lines."""
     return html.unescape(re.sub(r"<[^>]*>", "", page))
@@ -257,6 +269,8 @@ def test_the_recorded_rows_all_arrive_and_all_come_back():
     frames = animations.tokens_to_experts(data)
     assert {svg.count("<circle") for svg, _ in frames} == {sum(map(sum, data["rows"]))}
     assert frames[0] == frames[-1] != frames[len(frames) // 2]
+    edges = set(re.findall(r'<circle[^>]* stroke="(#\w+)"', frames[0][0]))
+    assert len(edges) == 4 and all(readable(edge) == edge for edge in edges)  # seen on paper, whatever the dot's colour
 
 
 def told_by(name):
@@ -319,6 +333,16 @@ def test_the_workflow_publishes_what_make_book_writes():
     assert all(re.fullmatch(r"[\w/-]+@v\d+", step["uses"]) for step in job["steps"] if "uses" in step)
     (kept,) = [step["with"]["path"] for step in job["steps"] if "upload" in step.get("uses", "")]
     assert kept == "build/book" and flow["permissions"] == {"contents": "read", "pages": "write", "id-token": "write"}
+
+
+@pytest.mark.parametrize("address", ["", "https://github.com/owner/name"])
+def test_pages_lead_to_the_repository_where_its_address_is_known(tmp_path, address):
+    notebook.write(toy_notebook(), notebook.solution_path(tmp_path, "lab9_toy"))
+    (tmp_path / "pyproject.toml").write_text(f"[project]\nurls = {{ Repository = '{address}' }}\n")
+    book.write_sources(tmp_path, tmp_path / "sources")
+    title = notebook.read(tmp_path / "sources" / "lab9_toy.ipynb").cells[0].source
+    index = (tmp_path / "sources" / "index.md").read_text(encoding="utf-8")
+    assert ("Open in Colab" in title) == (f"[the repository]({address})" in index) == bool(address)
 
 
 def test_a_warning_stops_the_build_and_leaves_the_old_book(tmp_path, monkeypatch):

@@ -39,6 +39,13 @@ class Pages:
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", lambda asked: self._asked(asked.url))
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, failed, *_):
+        self.page.close()
+        assert failed or self.wrong == []
+
     def _asked(self, address):
         if not address.startswith((f"{self.at}/", "data:", "blob:")):
             self.wrong.append(address)
@@ -59,10 +66,8 @@ class Pages:
 
 @pytest.fixture
 def pages(chromium, book_folder):
-    pages = Pages(chromium, book_folder)
-    yield pages
-    pages.page.close()
-    assert pages.wrong == []
+    with Pages(chromium, book_folder) as pages:
+        yield pages
 
 
 def drawn(image):
@@ -138,41 +143,48 @@ def test_two_guesses_are_made_by_the_keyboard_and_stand_where_the_cell_prints_th
     assert "you 400 and 260 ms, formula 400 and 260" in page.locator(".tag_waits-my_ms_ahead .cell_output").inner_text()
 
 
-def test_what_shows_the_answer_to_a_question_in_words_waits_for_the_guess(pages):
-    page = pages.open("lab0_concepts")
-    shown = page.locator(".cell_output", has_text="now has 496").first
+@pytest.mark.parametrize(
+    ("lab", "question", "told"),
+    [
+        ("lab0_concepts", "what does each rank hold after the next cell", "now has 496"),
+        ("lab0_concepts", "which way, or which two together", "best: (a)"),  # after the exercise that computes it
+        ("lab6_hybrid_3d", "How many groups are there along tp", "Answer to (b)"),
+    ],
+)
+def test_what_shows_the_answer_to_a_question_waits_for_the_guess(pages, lab, question, told):
+    page = pages.open(lab)
+    shown = page.locator(".cell_output, details", has_text=told).first
     assert not shown.is_visible()
-    guess_all(page, "all hold 496")
-    assert shown.is_visible()
+    page.locator("p", has_text=question).locator("xpath=following::form[1]").locator("input").fill("8 of them")
+    page.keyboard.press("Enter")
+    assert shown.is_visible() and page.locator("form.guess p").count() == 1
 
 
 @pytest.mark.parametrize("name", runs.RUNS)
 def test_an_animation_plays_to_its_end_and_steps_where_motion_is_not_wanted(chromium, book_folder, name):
     for motion in ("no-preference", "reduce"):
-        pages = Pages(chromium, book_folder, reduced_motion=motion)
-        guess_all(pages.open(runs.RUNS[name][0]), "1")  # one stands below a cell that waits for a guess
-        holder, image = pages.figure(name)
-        button, time = holder.locator("button"), holder.locator("input")
-        at = lambda time=time: int(time.input_value())
-        last = int(time.get_attribute("max"))
-        pages.page.wait_for_timeout(500)
-        assert at() == last and drawn(image) > 500  # nothing moves by itself
-        button.focus()
-        pages.page.keyboard.press("Enter")
-        if motion == "reduce":
-            assert button.inner_text() == "Next step" and at() == 0
-            button.click()
-            pages.page.wait_for_timeout(1500)
-            assert at() == 1
-        else:
-            until(lambda at=at, last=last: 2 <= at() < last, "a frame in the middle")
-            button.click()
-            assert button.inner_text() == "Play"
-            button.click()
-            until(lambda at=at, last=last: at() == last, "the last frame")
-            assert button.inner_text() == "Play"
-        pages.page.close()
-        assert pages.wrong == []
+        with Pages(chromium, book_folder, reduced_motion=motion) as pages:
+            guess_all(pages.open(runs.RUNS[name][0]), "1")  # one stands below a cell that waits for a guess
+            holder, image = pages.figure(name)
+            button, time = holder.locator("button"), holder.locator("input")
+            at = lambda time=time: int(time.input_value())
+            last = int(time.get_attribute("max"))
+            pages.page.wait_for_timeout(500)
+            assert at() == last and drawn(image) > 500  # nothing moves by itself
+            button.focus()
+            pages.page.keyboard.press("Enter")
+            if motion == "reduce":
+                assert button.inner_text() == "Next step" and at() == 0
+                button.click()
+                pages.page.wait_for_timeout(1500)
+                assert at() == 1
+            else:
+                until(lambda at=at, last=last: 2 <= at() < last, "a frame in the middle")
+                button.click()
+                assert button.inner_text() == "Play"
+                button.click()
+                until(lambda at=at, last=last: at() == last, "the last frame")
+                assert button.inner_text() == "Play"
 
 
 def test_search_finds_a_word_and_a_term_in_chinese(pages):
@@ -202,59 +214,71 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def test_below_a_path_of_a_server_it_asks_only_there_and_search_finds(chromium, book_folder, tmp_path):
-    with served(book_folder, tmp_path / "x" / "y") as at:
-        pages = Pages(chromium, book_folder, at)
+    with served(book_folder, tmp_path / "x" / "y") as at, Pages(chromium, book_folder, at) as pages:
         for name in ("index", "glossary", *LABS):
             pages.open(name)
         page = pages.open("search", "?q=Megatron")
         page.locator("#search-results li a", has_text="Lab 3").first.click(timeout=60_000)
         page.wait_for_url(f"{at}/lab3_tensor_parallel.html*")
-        page.close()
-        assert pages.wrong == []
 
 
 @pytest.mark.parametrize("name", ["index", "glossary", *LABS])
 def test_nothing_sticks_out_of_a_phone(chromium, book_folder, name):
-    pages = Pages(chromium, book_folder, width=390)
-    page = pages.open(name)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    page.close()
-    assert pages.wrong == []
+    with Pages(chromium, book_folder, width=390) as pages:
+        page = pages.open(name)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_what_a_slider_says_stands_in_one_line(chromium, book_folder, width):
+    with Pages(chromium, book_folder, width=width) as pages:
+        said = pages.open("lab0_concepts").locator("output", has_text="7 billion")
+        assert said.evaluate("one => one.getClientRects().length") == 1 and said.bounding_box()["height"] < 30
+
+
+def test_on_a_laptop_a_page_has_room_for_a_hundred_columns_of_code(pages):
+    page = pages.open("lab0_concepts")
+    assert page.locator(".bd-article pre").first.evaluate("one => one.clientWidth") > 100 * 7.5
 
 
 def test_on_paper_all_is_there_and_light_and_nothing_that_only_a_screen_has(chromium, book_folder):
-    pages = Pages(chromium, book_folder, color_scheme="dark")
-    page = pages.open("lab0_concepts")
-    assert page.locator("details").first.locator(":scope > :not(summary)").first.is_visible() is False
-    page.emulate_media(media="print", color_scheme="dark")
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    for gone in (".controls", "form.guess", ".locked", ".bd-sidebar-primary", ".bd-sidebar-secondary", ".bd-header"):
-        assert not any(one.is_visible() for one in page.locator(gone).all()), gone
-    assert all(
-        one.is_visible() for one in page.locator("details > :not(summary):not(br), .cell_output, .moving img").all()
-    )
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert (
-        max(page.locator("article img").evaluate_all("them => them.map(one => one.height)")) < 900
-    )  # an A4 page has 1000
-    page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    paper = page.pdf(format="A4")
-    assert 20 < len(re.findall(rb"/Type /Page\b", paper)) < 80
-    page.close()
-    assert pages.wrong == []
+    with Pages(chromium, book_folder, color_scheme="dark") as pages:
+        page = pages.open("lab0_concepts")
+        assert page.locator("details").first.locator(":scope > :not(summary)").first.is_visible() is False
+        page.emulate_media(media="print", color_scheme="dark")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        for gone in (
+            ".controls",
+            "form.guess",
+            ".locked",
+            ".bd-sidebar-primary",
+            ".bd-sidebar-secondary",
+            ".bd-header",
+        ):
+            assert not any(one.is_visible() for one in page.locator(gone).all()), gone
+        assert all(
+            one.is_visible() for one in page.locator("details > :not(summary):not(br), .cell_output, .moving img").all()
+        )
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert (
+            max(page.locator("article img").evaluate_all("them => them.map(one => one.height)")) < 900
+        )  # an A4 page has 1000
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+        paper = page.pdf(format="A4")
+        assert 20 < len(re.findall(rb"/Type /Page\b", paper)) < 80
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["index", "glossary", "search", *LABS])
 def test_axe_finds_nothing_serious(chromium, book_folder, name, scheme):
-    pages = Pages(chromium, book_folder, color_scheme=scheme)
-    page = pages.open(name)
-    assert page.evaluate("document.documentElement.dataset.theme") == scheme
-    guess_all(page, "1", first=1)  # one stays as it is at first
-    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
-    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")  # all is laid out
-    found = axe.Axe().run(page, options={"preload": False, "resultTypes": ["violations"]}).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in SERIOUS] == []
-    page.close()
-    assert pages.wrong == []
+    with Pages(chromium, book_folder, color_scheme=scheme) as pages:
+        page = pages.open(name)
+        assert page.evaluate("document.documentElement.dataset.theme") == scheme
+        guess_all(page, "1", first=1)  # one stays as it is at first
+        page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+        page.evaluate(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )  # all is laid out
+        found = axe.Axe().run(page, options={"preload": False, "resultTypes": ["violations"]}).response["violations"]
+        assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in SERIOUS] == []

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from programs import eventually
 
 from lib import backend, launch
-from lib.launch import agent, warm, watch
+from lib.launch import agent, ranks, warm, watch
 
 pytestmark = pytest.mark.usefixtures("on_gloo")  # tests/gpu/hangs.py tries faults under NCCL, where they end otherwise
 
@@ -343,7 +343,7 @@ def test_a_full_temporary_folder_is_told(tmp_path, monkeypatch, kilobytes):
         pytest.skip("not run: this machine does not let root mount")
     try:
         small = SimpleNamespace(mkdtemp=partial(tempfile.mkdtemp, dir=tmp_path), gettempdir=lambda: str(tmp_path))
-        monkeypatch.setattr(warm, "tempfile", small)
+        monkeypatch.setattr(ranks, "tempfile", small)
         with pytest.raises(RuntimeError, match=r"no space is left in .*: make room there, or start Python with TMPDIR"):
             launch.capture(fills_its_book, b"x" * 20_000, nproc=2)
     finally:

@@ -18,6 +18,8 @@ REQUIRED = {  # "Trace Event Format": what each phase needs besides name, pid
     "X": {"ts", "dur", "tid", "cat", "args"}, "M": {"args"}, "i": {"ts", "tid", "s"}, "s": {"ts", "tid", "id", "cat"},
     "f": {"ts", "tid", "id", "cat", "bp"},
 }  # fmt: skip
+METADATA = {"process_name": "name", "process_sort_index": "sort_index", "thread_name": "name"}  # and its argument
+TYPES = {"name": str, "cat": str, "id": str, "pid": int, "tid": int, "ts": int | float, "dur": int | float}
 
 
 def ring():
@@ -60,6 +62,10 @@ def slices(events, lane):
 def must_be_valid(events):
     for event in events:
         assert {"ph", "name", "pid"} <= set(event) and REQUIRED[event["ph"]] <= set(event), event
+        assert all(isinstance(event[key], kind) for key, kind in TYPES.items() if key in event), event
+        if event["ph"] == "M":
+            assert [*event["args"]] == [METADATA[event["name"]]] and (event["name"] != "thread_name" or "tid" in event)
+        assert event.get("s", "p") in ("g", "p", "t") and event.get("bp", "e") == "e"  # a flag's scope, an arrow's end
         assert event.get("ts", 0) >= 0 and event.get("dur", 0) >= 0 and json.dumps(event)
     lanes = defaultdict(list)
     for event in events:

@@ -24,7 +24,6 @@ from lib.pipeline import (
     target,
     validate,
     versions,
-    versions_kept,
     zb_h1,
     zb_v,
 )
@@ -307,14 +306,6 @@ def test_the_last_stage_needs_no_stash():
     plain, stashed = versions(4, 9, stashing=False), versions(4, 9, stashing=True)
     differ = {action.stage for action in plain if plain[action] != stashed[action]}
     assert differ == {0, 1, 2}
-
-
-@pytest.mark.parametrize("p", range(1, 7))
-def test_stage_i_keeps_p_minus_i_versions(p):
-    long_enough = max(1, 2 * p - 2)  # the first p mini-batches share version 0
-    assert versions_kept(p, long_enough) == versions_kept(p, 40) == [p - i for i in range(p)]
-    if p > 2:
-        assert versions_kept(p, long_enough - 1)[0] == p - 1
 
 
 # Memory, from the lists alone.

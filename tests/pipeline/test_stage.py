@@ -33,7 +33,7 @@ def schedules(p):
     for make in (relay, gpipe, one_f_one_b, zb_h1):
         for m in (few, many):
             named[f"{make.__name__}, m = {m}"] = make(p, m), m, 1
-    for v, m in ((2, 2 * p), (3, p)):
+    for v, m in ((2, 2 * p), (3, p), (2, few), (2, 2 * p + 2)):  # the last two: rounds shorter and longer than p
         named[f"interleaved, m = {m}, v = {v}"] = interleaved(p, m, v), m, v
     for seed in range(4):
         v, halves = 1 + seed % 2, seed > 1

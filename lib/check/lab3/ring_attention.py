@@ -6,8 +6,6 @@
 Where a rank's own part of the gradients travels too, a hop more is sent: (2N-1) n.
 """
 
-from dataclasses import replace
-
 from lib.check import forward_backward as fb
 from lib.check import symptoms as s
 from lib.check.claims import claim, each, kept, left_alone
@@ -20,12 +18,8 @@ from lib.tensor_parallel.ring_attention import ring_attention
 TRAVELS = ("travelling.going_round", "travelling.__init__", "travelling._post")
 
 
-def _backward(case):
-    return replace(case, what=f"{case.what}, backward")
-
-
-CALLS = fb.ForwardBackward(cut.CASES, cut.truth, backward=_backward, footprint=True)
-ALL = (*cut.CASES, *map(_backward, cut.CASES))  # as the ledger has them
+BACKWARD = tuple(map(cut.backward, cut.PLAIN))
+CALLS = fb.ForwardBackward(cut.CASES, cut.truth, backward=cut.backward, footprint=True)
 
 
 def _footprint(case, rank, record):
@@ -48,7 +42,7 @@ def _own_in_grad(p):
 
 
 def _causal_alone(p):
-    case = s.case_of(p, ALL)
+    case = s.case_of(p, cut.ALL)
     return p.kind == "value" and not p.fact("gradient") and case is not None and case.causal
 
 
@@ -67,17 +61,17 @@ EXERCISE = Exercise(
         claim("block by block", 2, "no tensor of all scores; not all keys are kept", each(cut.CASES, _footprint)),
         claim("numbers on the wire", 3, "forward (N-1) 2BKTd, backward twice that, to the right",
               elements(cut.PLAIN, lambda N, n: (N - 1) * n, "(N-1) 2BKTd"), ring(cut.PLAIN),
-              elements(tuple(map(_backward, cut.PLAIN)), lambda N, n: 2 * (N - 1) * n, "2 (N-1) 2BKTd"),
-              ring(tuple(map(_backward, cut.PLAIN)))),
+              elements(BACKWARD, lambda N, n: 2 * (N - 1) * n, "2 (N-1) 2BKTd"), ring(BACKWARD)),
         claim("q, k and v left alone", 1, "", left_alone(cut.CASES), kept(cut.CASES)),
     ),
     hints=(
         s.CALLED_LIB.saying("build it from p2p.send_recv, attend, merge_attention and attend_backward."),
         s.NO_GRAPH,
-        Hint("shards differ in length", s.in_case(ALL, lambda case: case.T % case.world_size > 0, *s.SHAPES),
+        Hint("shards differ in length", s.in_case(cut.ALL, lambda case: case.T % case.world_size > 0, *s.SHAPES),
              "13 tokens over 3 ranks: the block that comes has as many tokens as its owner, len(layout[owner]), and "
              "not as many as the one that leaves. Receive it into out=torch.empty of its own shape."),
-        s.under_way(ALL, lambda case: bool(case.pairs)), s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW, s.alone(ALL),
+        s.under_way(cut.ALL, lambda case: bool(case.pairs)), s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW,
+        s.alone(cut.ALL),
         Hint("gradients that stay away",
              s.both(_own_in_grad, lambda p: p.text.partition(" expected")[0].find("q.grad") < 0),
              "every rank's queries give a part of the gradients of your k and v. The gradients of a block travel "

@@ -43,6 +43,10 @@ def _cut(members, sort, T, H, K, pairs=()):
     return Cut(members, n=2 * B * K * T * WIDTH, what=what, pairs=pairs, T=T, H=H, K=K)
 
 
+def backward(case):
+    return replace(case, what=f"{case.what}, backward")
+
+
 TWO, THREE, FOUR, SOME = fb.GROUPS
 WHOLE = _cut(FOUR, FULL, 16, 4, 4)
 PLAIN = (
@@ -57,6 +61,8 @@ PLAIN = (
 UNDER_WAY = _cut(FOUR, CAUSAL, 16, 8, 4, pairs=((0, 2), (1, 3)))
 ALONE = _cut((2,), CAUSAL, 4, 2, 1)
 CASES = (*PLAIN, UNDER_WAY, ALONE)
+BACKWARD = tuple(map(backward, CASES))
+ALL = (*CASES, *BACKWARD)  # as the ledger has them
 SAY = "1, 2, 3, 4 ranks, a subgroup; 4 heads on 4, 2, 1"
 
 

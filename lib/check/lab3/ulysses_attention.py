@@ -15,7 +15,9 @@ from lib.check.lab3 import sequence_cut as cut
 from lib.check.traffic import only_calls
 from lib.tensor_parallel.ulysses import ulysses_attention
 
-CALLS = fb.ForwardBackward(cut.CASES, cut.truth, lambda recorder: {"all_to_all": recorder.all_to_all})
+CALLS = fb.ForwardBackward(
+    cut.CASES, cut.truth, lambda recorder: {"all_to_all": recorder.all_to_all}, backward=cut.backward
+)
 
 
 def _numbers(case, rank, heads_of_keys):
@@ -35,6 +37,10 @@ def _exchanged(case, rank, record):
     facts = {"case": case, "got": y, "want": x, "phase": phase, "repeated": got == _numbers(case, rank, case.H)}
     text = f"{case.name}: {case.rank(rank)} gave {y} numbers to all_to_all {phase}, expected {x}"
     return Problem("calls", text, facts, [case.name, got])
+
+
+def _section(case, phase):
+    return (cut.backward(case) if phase else case).name
 
 
 def _fewer(case):
@@ -64,28 +70,30 @@ EXERCISE = Exercise(
         claim("gradients of q, k and v", 3, "the exchanges, the other way round",
               *(fb.values(CALLS, name) for name in ("q", "k", "v"))),
         claim("numbers exchanged", 2, "q, k, v and out, once each way; nothing beside",
-              only_calls(cut.PLAIN, None), each(cut.PLAIN, _exchanged)),
+              only_calls(cut.PLAIN, None, ("", "backward"), _section), each(cut.PLAIN, _exchanged)),
         claim("q, k and v left alone", 1, "", left_alone(cut.CASES), kept(cut.CASES)),
     ),
     hints=(
         s.CALLED_LIB.saying("build it from all_to_all and attend."),
         s.NO_GRAPH,
         Hint("shards differ in length",
-             s.in_case(cut.CASES, lambda case: case.T % case.world_size > 0, *s.SHAPES, "clash"),
+             s.in_case(cut.ALL, lambda case: case.T % case.world_size > 0, *s.SHAPES, "clash"),
              "13 tokens over 3 ranks: give all_to_all the rows to each rank, and from each. From rank r there come "
              "H/N heads of len(layout[r]) tokens."),
-        s.under_way(cut.CASES, lambda case: bool(case.pairs)), s.NO_GROUP, s.WHOSE_RANKS, s.NARROW, s.alone(cut.CASES),
+        s.under_way(cut.ALL, lambda case: bool(case.pairs)), s.NO_GROUP, s.WHOSE_RANKS, s.NARROW, s.alone(cut.ALL),
         Hint("a head that several ranks read",
-             s.both(s.kind("value"), s.fact("gradient"), s.in_case(cut.CASES, _fewer)),
+             s.both(s.kind("value"), s.fact("gradient"), s.in_case(cut.ALL, _fewer)),
              "a key/value head that went to several ranks gets the sum of what they return. repeat_interleave under "
              "autograd does so, if it stands before the exchange."),
-        Hint("fewer key/value heads than ranks", s.in_case(cut.CASES, _fewer, *s.SHAPES, "clash", "returned"),
+        Hint("fewer key/value heads than ranks", s.in_case(cut.ALL, _fewer, *s.SHAPES, "clash", "returned"),
              "where K < N, each of the N/K ranks whose query heads read a head needs it: query head i reads head i "
              "// (H/K), so rank r needs head r // (N/K)."),
         Hint("the order of the tokens", _only_in_causal,
              "without a mask it was right. After the exchange the tokens stand in the order of the ranks: first all "
              "of layout[0], then all of layout[1]. These are the positions of queries and of keys."),
-        Hint("no way back", s.kind("value", gradient=True),
+        Hint("no way back",
+             s.either(s.kind("value", "form", gradient=True), s.kind("clash", phase="backward"),
+                      s.in_case(cut.BACKWARD, lambda case: case in cut.BACKWARD, *s.SHAPES)),
              "backward of an exchange is the other exchange: gradients of all tokens of my heads become those of all "
              "heads of my tokens, and the other way round."),
         Hint("numbers in other places", s.kind("value"),

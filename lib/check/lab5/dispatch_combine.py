@@ -11,6 +11,7 @@ from lib.check import symptoms as s
 from lib.check.claims import claim
 from lib.check.exercise import Bundle, Exercise, Hint
 from lib.check.left_out import TENSORS
+from lib.check.pure import ONCE
 from lib.check.tensors import Calls, draw, gradients, kept, left_alone, new, values
 from lib.moe import Routing
 
@@ -22,13 +23,13 @@ def _routing(token, expert, slot):
 
 # name -> routing, n, D, dtype
 SOME = {
-    "tokens 0 1 | 0 3 2": (_routing([0, 1, 0, 3, 2], [0, 0, 2, 2, 2], [0, 1, 0, 1, 2]), 5, 3, torch.float64),
+    "tokens 0 1 | 0 3 2": (_routing([0, 1, 0, 3, 2], [0, 0, 2, 2, 2], [0, 1, 0, 1, 2]), 6, 3, torch.float64),
     "tokens 2 5 1 | 4 | 1 0 2": (
-        _routing([2, 5, 1, 4, 1, 0, 2], [0, 0, 0, 1, 3, 3, 3], [0, 1, 2, 0, 0, 1, 2]), 7, 3, torch.float64,
+        _routing([2, 5, 1, 4, 1, 0, 2], [0, 0, 0, 1, 3, 3, 3], [0, 1, 2, 0, 0, 1, 2]), 8, 3, torch.float64,
     ),
     "tokens 0 1 2, one expert": (_routing([0, 1, 2], [1, 1, 1], [0, 1, 2]), 3, 3, torch.float64),
     "tokens 3 1 | 0 3 | 3, float32": (
-        _routing([3, 1, 0, 3, 3], [0, 0, 1, 1, 2], [0, 1, 0, 1, 0]), 5, 1, torch.float32,
+        _routing([3, 1, 0, 3, 3], [0, 0, 1, 1, 2], [0, 1, 0, 1, 0]), 4, 1, torch.float32,
     ),
 }  # fmt: skip
 EMPTY = {
@@ -59,7 +60,11 @@ COMBINE_CALLS = Calls(
 ALL = (*SOME, *EMPTY)
 
 COMMON = (
+    Hint("another dtype", s.either(s.refused("dtype"), s.kind("form", dtype=True)),
+         "the result has the dtype and device of what is given: no .float(), and no torch.zeros(n, D), which is "
+         "float32. rows.new_zeros(n, D) takes both from the rows."),
     s.CALLED_LIB.saying("indexing and index_add are enough."),
+    ONCE,
     s.NO_NUMBER,
     s.NARROW,
     Hint("nobody", lambda p: p.fact("case") in EMPTY and p.kind in (*s.SHAPES, "returned"),
@@ -96,9 +101,10 @@ COMBINE = Exercise(
         claim("rows and routing left alone", 1, "", left_alone(ALL), new(ALL), kept(ALL)),
     ),
     hints=(
-        Hint("another dtype", s.either(s.refused("dtype"), s.kind("form", dtype=True)),
-             "torch.zeros makes float32. Take dtype and device from the rows: rows.new_zeros(n, rows.shape[1])."),
         *COMMON,
+        Hint("shapes do not fit", s.refused("shape"),
+             "a weight for each row is (m, 1) beside (m, D): routing.weight.unsqueeze(1) * rows. And a token may have "
+             "any number of pairs, or none: rows cannot be reshaped into tokens."),
         Hint("another gradient", s.kind("value", gradient=True),
              "the numbers were right. A row's gradient is its weight times its token's; a weight's is the product of "
              "its row and its token's."),

@@ -200,19 +200,14 @@ def _as_given(fn, x, chosen, weights, w_in, w_out, n_experts, group, all_to_all)
 
     def experts(rows, counts):
         if tuple(counts.shape) != (len(w_in),) or len(rows) != int(counts.sum()):
-            raise ValueError(
-                f"experts got {len(rows)} rows and counts {counts.tolist()}: of each of the {len(w_in)} experts here"
-            )
+            told = f"experts got {len(rows)} rows and counts {counts.tolist()}"
+            raise LookupError(f"{told}: of each of the {len(w_in)} experts here")
         return moe.grouped_mm(moe.grouped_mm(rows, w_in, counts).tanh(), w_out, counts)
 
     return fn(x, Choice(chosen, weights, probabilities), n_experts, experts, group, all_to_all)
 
 
 CALLS = fb.ForwardBackward(CASES, _truth, lambda recorder: {"all_to_all": recorder.all_to_all})
-
-
-def _measure(fn):
-    return CALLS(partial(_as_given, fn))
 
 
 def _elements(case, rank, way):
@@ -245,7 +240,7 @@ def _gradients(name):
 
 
 DROPLESS = Exercise(
-    name="dropless", reference=moe.dropless, measure=_measure, worlds=(4,), bonus=True,
+    name="dropless", reference=moe.dropless, measure=lambda fn: CALLS(partial(_as_given, fn)), worlds=(4,), bonus=True,
     may_call=(*fb.MAY_CALL, "exchange.exchange_counts", "exchange.exchange_rows"),
     leaves_out={
         "generators": "no argument is an iterator",
@@ -263,6 +258,13 @@ DROPLESS = Exercise(
     hints=(
         s.CALLED_LIB.saying(
             "build it from exchange_counts, exchange_rows, transpose_blocks and the experts that you are given."),
+        Hint("tokens that ask for nobody", s.in_case(CASES, lambda case: case.what == NOBODY),
+             "an expert of -1 is no expert. Such a pair has no row, and a token without pairs gets zeros."),
+        Hint("counts of other rows", s.raised("LookupError"),
+             "experts(rows, counts): of the rows that have arrived here, from all ranks, those of each expert here: "
+             "received.sum(0)."),
+        Hint("another dtype", s.either(s.refused("dtype"), s.kind("form", dtype=True)),
+             "the result has the dtype of x: torch.zeros_like(x), and no .float()."),
         Hint("the weights' gradient", s.fact("argument", "weights"),
              "the weight of pair i is applied at home, to row i that came back, so that its gradient is here."),
         s.NO_GRAPH,
@@ -271,8 +273,6 @@ DROPLESS = Exercise(
         s.under_way(CASES, lambda case: bool(case.pairs)), s.NO_GROUP, s.NARROW,
         Hint("nothing travels", s.kind("alone"),
              "the experts here are E/ep of E: rows for the others go there by exchange_rows, after exchange_counts."),
-        Hint("tokens that ask for nobody", s.in_case(CASES, lambda case: case.what == NOBODY),
-             "an expert of -1 is no expert. Such a pair has no row, and a token without pairs gets zeros."),
         Hint("nobody here", s.both(s.either(s.hung, s.kind("clash", "raised", *s.SHAPES)),
                                    s.in_case(CASES, lambda case: 0 in case.tokens[:case.world_size])),
              "a rank without tokens calls all that the others call: its experts work for their tokens."),

@@ -56,6 +56,9 @@ MISTAKES = {
         Mistake("other rows", edit(JOINED, JOINED.replace("weights,", "weights.flip(0),"))),
         Mistake("changed in place",
                 edit(JOINED, f"y = {JOINED.removeprefix('return ')}\n    rows.data.zero_()\n    return y")),
+        *(Mistake("another matrix", edit("group @ w for", f"group @ {w} for"),
+                  "each group times its own matrix as it is: (rows, D) @ (D, F).")
+          for w in ("w.t()", "weights.mean(0)")),
         Mistake("equal groups", edit("rows.split(counts.tolist())", "rows.tensor_split(len(weights))"),
                 "groups have the lengths that counts says, not m/E each."),
     ),
@@ -65,6 +68,26 @@ MISTAKES = {
             "the group is not passed on",
             edit("(x[token], send_counts, receive_counts, group,", "(x[token], send_counts, receive_counts, None,"),
         ),
+        Mistake("the group is not passed on",
+                edit("exchange_counts(counts, group,", "exchange_counts(counts, None,")
+                .then("(x[token], send_counts, receive_counts, group,", "(x[token], send_counts, receive_counts, None,")
+                .then(BACK, BACK.replace("group", "None"))),
+        Mistake("dropped",
+                edit(PAIRS, f"{PAIRS}\n    C = int(1.25 * len(asked) / n_experts) + 1\n    pairs = torch.cat("
+                     "[pairs[asked[pairs] == e][:C] for e in range(n_experts)])")
+                .then("load(asked,", "load(asked[pairs],"),
+                "nothing is dropped: there is no capacity, and every pair has a row."),
+        Mistake("divided", edit(RETURN, f"{RETURN} / k"),
+                "the weights say already how much each expert counts: add, and no mean."),
+        Mistake("weighted before the experts",
+                edit("x[token]", "x[token] * choice.weights.flatten()[pairs].unsqueeze(1)")
+                .then(WEIGHTED, "weighted = rows"),
+                "an expert is not linear: weights are applied at home, to what it has returned."),
+        *(Mistake("transposed the wrong way", change,
+                  "transpose_blocks takes the counts as the rows stand before it: received on the way to the experts, "
+                  "received.t() on the way back.")
+          for change in (edit(HOME, HOME.replace(".t()", "")),
+                         edit(THERE, THERE.replace("(rows, received)", "(rows, received.t())")))),
         Mistake("not what it was given",
                 edit("exchange_counts(counts, group, all_to_all)", "exchange_counts(counts, group)")),
         Mistake("tokens that ask for nobody", edit(PAIRS, "pass")),

@@ -7,6 +7,7 @@ from lib.check import symptoms as s
 from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Bundle, Exercise, Hint, Problem
 from lib.check.left_out import TENSORS
+from lib.check.pure import ONCE
 from lib.check.tensors import Calls, draw, gradients, kept, left_alone, new, values
 
 FIELDS = ("experts", "weights", "probabilities")
@@ -64,6 +65,9 @@ CASES = {
                 "logits": LOGITS, "uniform": torch.tensor([0.74, 0.86, 0.9], dtype=torch.float64),
             },
             **{name: {"logits": logits, "uniform": _uniform(len(logits))} for name, logits in VALUE.items()},
+            "a second of probability 0; uniform 0": {
+                "logits": torch.tensor([[0.0, -1000, -1000]], dtype=torch.float64), "uniform": torch.zeros(1).double(),
+            },
         },
         "equal": {
             name: {"logits": logits, "uniform": torch.full((len(logits),), 0.999, dtype=torch.float64)}
@@ -112,6 +116,7 @@ def _about(what):
 
 COMMON = (
     s.CALLED_LIB.saying("write it with softmax, best and gather."),
+    ONCE,
     Hint("no Choice", s.both(s.kind("returned"), lambda p: p.fact("what") not in FIELDS),
          "the function must end with return Choice(experts, weights, p)."),
     Hint("experts are no numbers", s.kind("form", what="experts", floats=True),

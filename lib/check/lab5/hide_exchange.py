@@ -27,20 +27,20 @@ from lib.moe import Choice, overlapped, top_k_gate
 ENOUGH = 0.8  # of the exchanges' time, hidden
 
 D = 4
-TWO_EACH, DROPS, NOBODY, ONE_TOKEN, TWICE, EVEN = (
+TWO_EACH, DROPS, NOBODY, ONE_TOKEN, TWICE, EVEN, NESTED = (
     "2 experts a rank", "drops, a rank without tokens", "no tokens", "one token", "two calls, then backward",
-    "as many rows for all",
+    "as many rows for all", "x of (1, n, D)",
 )  # fmt: skip
 TOKENS = {  # of rank 0, 1, 2, 3 of the group, for each call
     TWO_EACH: ((6, 3, 4, 7),), DROPS: ((5, 8, 0, 11),), NOBODY: ((0, 0, 0, 0),), ONE_TOKEN: ((1, 1, 1, 1),),
-    TWICE: ((5, 3, 4, 6), (2, 7, 0, 3)), EVEN: ((16, 16, 16, 16),),
+    TWICE: ((5, 3, 4, 6), (2, 7, 0, 3)), EVEN: ((16, 16, 16, 16),), NESTED: ((6, 3, 4, 7),),
 }  # fmt: skip
 ALL = tuple(range(WORLD))
 CASES = tuple(
     Setting(members, what=what)
     for members, what in (
         ((0, 1), TWO_EACH), (ALL, TWO_EACH), (ALL, DROPS), ((1, 3), TWO_EACH), ((2,), TWO_EACH), (ALL, ONE_TOKEN),
-        (ALL, NOBODY), (ALL, TWICE), ((0, 1), EVEN), (ALL, EVEN),
+        (ALL, NOBODY), (ALL, TWICE), ((0, 1), EVEN), (ALL, EVEN), ((0, 1), NESTED),
     )
 )  # fmt: skip
 
@@ -82,9 +82,10 @@ def _parts(case, watch=None):
 
 
 def _tokens(case, rank):
-    """[(x, dy) of each call]"""
+    """[(x, dy) of each call]: (n, D) or, NESTED, (1, n, D)"""
     sets = [numbers[rank] for numbers in TOKENS[case.what]]
-    return [(0.6 * draw(100 + 10 * i + rank, n, D), draw(200 + 10 * i + rank, n, D)) for i, n in enumerate(sets)]
+    shapes = [(1, n, D) if case.what == NESTED else (n, D) for n in sets]
+    return [(0.6 * draw(100 + 10 * i + rank, *of), draw(200 + 10 * i + rank, *of)) for i, of in enumerate(shapes)]
 
 
 def _one_process(case):
@@ -152,8 +153,9 @@ def _swapped(ys, sets):
     """Are the halves right, in each other's place?"""
     if not ys or not all(torch.is_tensor(y) and y.shape == one[0].shape for y, one in zip(ys, sets, strict=True)):
         return False
-    at = [(len(y) + 1) // 2 for y in ys]
-    pairs = [(y, torch.cat([one[0][i:], one[0][:i]])) for y, one, i in zip(ys, sets, at, strict=True)]
+    at = [(y.shape[-2] + 1) // 2 for y in ys]
+    turned = [torch.cat([y[..., i:, :], y[..., :i, :]], -2) for (y, *_), i in zip(sets, at, strict=True)]
+    pairs = zip(ys, turned, strict=True)
     return all(off("", y, want) is None for y, want in pairs)
 
 
@@ -220,13 +222,13 @@ OVERLAPPED_MOE = Exercise(
     },
     claims=(
         claim("the output of the plain layer", 1, "1 to 4 ranks; drops, one token, none",
-              noted(CASES, "value"), each(CASES, _left)),
+              noted(CASES, "value", CASES[:-1]), each(CASES[:-1], _left)),
         claim("its gradients", 1, "of x, router, experts, shared", noted(CASES, "gradient")),
         claim("hidden in forward", 1, f"{ENOUGH:.0%} of the exchanges beside computation",
               each(CASES, partial(_hidden, way="forward"))),
         claim("hidden in backward", 1, "the same", each(CASES, partial(_hidden, way="backward"))),
         claim("the same rows", 1, "elements; counts of both halves",
-              only_calls(CASES, None, WAYS, section), as_many(CASES, _elements)),
+              noted(CASES, "value"), only_calls(CASES, None, WAYS, section), as_many(CASES, _elements)),
     ),
     hints=(
         s.CALLED_LIB.saying(
@@ -254,6 +256,9 @@ OVERLAPPED_MOE = Exercise(
         Hint("another gradient", s.fact("gradient"), "the output was right; it is made of all parts, each once."),
         Hint("more than the rows", s.kind("elements"),
              "each half goes there and home once. halves sends the counts of both."),
+        Hint("another shape", s.in_case(CASES, lambda case: case.what == NESTED, *s.SHAPES),
+             "x is (..., D), here (1, n, D), and so is the result: halves(x.flatten(0, -2)), and view_as(x) at the "
+             "end."),
         Hint("another result", s.kind(*s.SHAPES),
              "y = shared(x) + the mixture: of each half shared(half.tokens) and what its start_combine's wait returns, "
              "joined, in the shape of x."),

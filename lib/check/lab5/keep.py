@@ -10,7 +10,8 @@ from lib.check.cases import form_of
 from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.left_out import TENSORS
-from lib.check.tensors import Calls, draw, gradients, kept, left_alone, new, values
+from lib.check.pure import ONCE
+from lib.check.tensors import Calls, draw, gradients, kept, left_alone, new, once, values
 from lib.moe import Choice
 
 FIELDS = ("token", "expert", "slot", "weight")
@@ -34,6 +35,7 @@ SOME = {
     "8 tokens, k=2, some second choices -1, E=6, C=8": (_drawn(5, 8, 6, 2, 2), 6, 8),
     "7 tokens, all to expert 1, E=3, C=4": ([[1]] * 7, 3, 4),
     "3 tokens, k=3, E=2, third choices -1, C=1": ([[1, 0, -1], [1, 0, -1], [0, 1, -1]], 2, 1),
+    "4 tokens, k=2, E=3, C=2, a weight of 0": ([[0, 1], [1, 2], [2, 0], [0, 2]], 3, 2),
     "5 tokens, k=2, E=3, C=2, float32": ([[2, 1], [2, 0], [1, 2], [2, 1], [0, 1]], 3, 2),
 }
 NOBODY = {
@@ -47,6 +49,8 @@ def _case(name, experts, E, C):
     """Weights of each token that add up to 1, and probabilities that are others."""
     experts = torch.as_tensor(experts)
     weights = draw(7, *experts.shape).softmax(-1) if experts.shape[1] > 1 else draw(7, *experts.shape).sigmoid()
+    if "a weight of 0" in name:
+        weights[1, 1] = 0
     choice = Choice(experts, weights.where(experts >= 0, 0.0), draw(8, len(experts), E).softmax(-1))
     if "float32" in name:
         choice = choice._replace(weights=choice.weights.float(), probabilities=choice.probabilities.float())
@@ -96,13 +100,13 @@ def _judge(cases, found):
     @without_ranks
     def judge(records):
         if problem := next((p for case in cases if (p := _form(case, records[case]))), None):
-            return problem
+            return once(records, problem)
         wrong = [(case, *one) for case in cases if (one := found(case, records[case]["out"]))]
         if not wrong:
             return None
         problem = wrong[0][1]
         problem.trace = [[case, sample] for case, _, sample in wrong]
-        return problem
+        return once(records, problem)
 
     return judge
 
@@ -162,6 +166,9 @@ def _all(cases):
 
 HINTS = (
     s.CALLED_LIB.saying("two loops are enough: over the k places, and in each over the tokens."),
+    ONCE,
+    Hint("another k", s.raised("IndexError"),
+         "a token has k choices, one, two or three: k = choice.experts.shape[1]."),
     Hint("no Routing", s.kind("returned"), "the function must end with return Routing(token, expert, slot, weight)."),
     Hint("nobody to keep", lambda p: p.fact("case") in NOBODY and p.kind in s.SHAPES,
          "m may be 0. torch.tensor([]) is float32 (0,): say dtype=torch.int64, and .view(-1, 4) for rows of 4."),

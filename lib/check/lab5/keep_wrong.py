@@ -52,6 +52,12 @@ def heaviest_first(experts, weights, E, C):
     return give_out(experts, weights, E, C, line)
 
 
+def heaviest_of_each_place(experts, weights, E, C):
+    """The pairs if, of each place, a larger weight came before a smaller one."""
+    line = lambda experts: sorted(by_priority(experts), key=lambda at: (at[1], -weights[at[0]][at[1]]))
+    return give_out(experts, weights, E, C, line)
+
+
 def last_come(experts, weights, E, C):
     """The pairs if the line were served from its end."""
     return give_out(experts, weights, E, C, lambda experts: by_priority(experts)[::-1])
@@ -74,6 +80,13 @@ def minus_one_kept(experts, weights, E, C):
     """With -1 as an expert like any other, that comes before expert 0."""
     shifted = [[expert + 1 for expert in row] for row in experts]
     return [pair._replace(expert=pair.expert - 1) for pair in give_out(shifted, weights, E + 1, C)]
+
+
+def minus_one_counts(experts, weights, E, C):
+    """With -1 kept as it is, and counted with the last expert, as taken[-1] is."""
+    pairs = give_out(experts, weights, E, C, nobody=E - 1)
+    pairs = [pair._replace(expert=experts[pair.token][pair.place]) for pair in pairs]
+    return sorted(pairs, key=lambda pair: (pair.expert, pair.slot))
 
 
 def skipping(skip):
@@ -162,7 +175,9 @@ MISTAKES = (
             "no second choice is looked at before all first choices have their slots: the loop over the places is the "
             "outer one.", lambda e, w, E, C: give_out(e, w, E, C, by_token)),
     *_pairs("another priority", "who comes first is kept: in token order, whatever the weights are.", heaviest_first,
-            last_come, last_tokens),
+            last_come, last_tokens, heaviest_of_each_place),
+    *_pairs("the last choices first", "all first choices come before all second ones: for place in range(k).",
+            lambda e, w, E, C: give_out(e, w, E, C, lambda e: sorted(by_priority(e), key=lambda at: -at[1]))),
     *_pairs("counted anew for each place",
             "an expert has C slots in all: second choices get what first choices have left.",
             with_room(lambda t, e, place, C: t.get((e, place), 0) < C)),
@@ -174,15 +189,20 @@ MISTAKES = (
     *_pairs("nobody dropped", "a pair that finds its expert full, C slots taken, is dropped.",
             with_room(lambda t, e, place, C: True)),
     *_pairs("first choices alone", "the other k - 1 places come next, one by one.",
-            skipping(lambda row, place, kept: place > 0)),
+            skipping(lambda row, place, kept: place > 0), skipping(lambda row, place, kept: place > 1)),
     *_pairs("one choice hangs on another",
             "each pair is by itself: whether a token's first choice was dropped makes no difference to its second.",
-            skipping(lambda row, place, kept: len(kept) > 0), skipping(lambda row, place, kept: len(kept) < place)),
+            skipping(lambda row, place, kept: len(kept) > 0), skipping(lambda row, place, kept: len(kept) < place),
+            skipping(lambda row, place, kept: place > 0 and not kept)),
+    *_pairs("by weight",
+            "nobody is an expert of -1. A pair whose weight is 0 asks for its expert all the same, and takes a slot.",
+            lambda e, w, E, C: give_out(
+                [[x if v > 0 else -1 for x, v in zip(*of, strict=True)] for of in zip(e, w, strict=True)], w, E, C)),
     *_pairs("-1 is an expert",
             "-1 is nobody: it takes no slot. As an index, -1 is the last expert, and clamp makes it expert 0.",
             lambda e, w, E, C: give_out(e, w, E, C, nobody=E - 1), minus_one_takes_slots,
             lambda e, w, E, C: give_out(e, w, E, C, nobody=0), lambda e, w, E, C: minus_one_takes_slots(e, w, E, C, 0),
-            minus_one_kept),
+            minus_one_kept, minus_one_counts),
     Mistake("token and expert swapped", _swapped, "Routing(token, expert, slot, weight), in this order."),
     *_slots("slots from 1", "slots are 0 to C - 1: the first gets 0.", lambda kept: [pair.slot + 1 for pair in kept]),
     Mistake("slots in token order", _rows_and_slots_by_token,

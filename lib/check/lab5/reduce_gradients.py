@@ -55,7 +55,9 @@ def _one(fn, held, case, groups):
     name = next((name for name, p in net.named_parameters() if not torch.equal(p.detach(), before[name])), None)
     touched = name and Problem("touched", f"{where}: {name} itself has changed, not its gradient")
     if problem:
-        problem.facts |= {"touched": bool(touched)}
+        problem.facts |= {"touched": bool(touched), "calls": len(recorder.calls)}
+        if problem.kind == "value":
+            problem.trace = [problem.text, len(recorder.calls), bool(touched)]
     want = [(case.members, _size(net, False)), (groups.copies, _size(net, True))]
     record = {"ok": problem is None, "value": problem, "touched": touched, "want": want * (step + 1)}
     record |= recorder.record()
@@ -78,7 +80,7 @@ def _wrong(case, where, net, rank, step, right):
         )
         if problem is None:
             continue
-        problem.facts |= {"expert": "experts" in name, "holders": holders, "rank": rank, "sizes": m.sizes(case)}
+        problem.facts |= {"expert": ".experts." in name, "holders": holders, "rank": rank, "sizes": m.sizes(case)}
         if problem.kind == "value" and not right and (found := shares(parameter.grad, shared)) is not None:
             told = lambda found: " and ".join(
                 f"{share} of {who([r for r in found if found[r] == share])}'s" for share in sorted({*found.values()})
@@ -172,6 +174,11 @@ EXERCISE = Exercise(
              "afterwards: p.grad = torch.zeros_like(p)."),
         Hint("frozen ones too", s.kind("frozen"),
              "a parameter with requires_grad False has no gradient: leave it alone, and do not send it."),
+        Hint("looked for by ==", s.both(s.raised("RuntimeError"), s.fact("calls", 0)),
+             "`p in experts` compares tensors number by number. Look for id(p) in the set of the experts' ids."),
+        Hint("one kind alone", s.both(s.fact("calls", 1), _shares(
+            lambda found, facts: [*found] == [facts["rank"]] != facts["holders"])),
+             "both kinds are summed: experts over expert_dp_group, all others over `world`. Here was one all_reduce."),
         Hint("nothing written back", _shares(lambda found, facts: [*found] == [facts["rank"]] != facts["holders"]),
              "the gradient has nothing of the other ranks in it. The line that was reduced is a copy: its pieces must "
              "go back, p.grad.copy_(piece.view_as(p))."),
@@ -189,8 +196,8 @@ EXERCISE = Exercise(
              "divide before the all-reduce or after it, not both."),
         Hint("the rest over the experts' group",
              _shares(lambda found, facts: {*found} < {*facts["holders"]}, expert=False),
-             "what is no expert's is whole on every rank, and each has the gradient of its own tokens alone: sum "
-             "over all ranks, `world`."),
+             "what is no expert's, by moe.expert_parameters and by no name, is whole on every rank, and each has the "
+             "gradient of its own tokens alone: sum over all ranks, `world`."),
         Hint("sizes that differ between ranks", s.either(s.hung, s.kind("clash", "mismatch", "died")),
              "the ranks of one sum must call it equally often, with lines of one size: a parameter that this rank did "
              "not use keeps its place, with zeros, and different experts are not in one sum."),

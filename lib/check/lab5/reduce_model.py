@@ -70,7 +70,7 @@ class Net(nn.Module):
         super().__init__()
         self.first, self.again, self.frozen, self.branch = (nn.Linear(D, D, bias=i < 1) for i in range(4))
         self.again.weight = self.first.weight
-        self.idle, self.last = nn.Linear(D, 1), nn.Linear(D, D)
+        self.idle, self.shared_experts = nn.Linear(D, 1), nn.Linear(D, D)  # dense, by whatever name
         experts = lambda: [nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, D)) for _ in range(E)]
         gate = partial(top_k_gate, k=2)
         self.mixtures = nn.ModuleList(MoE(D, experts(), gate, factor=0.8) for _ in range(2 * with_experts))
@@ -92,7 +92,7 @@ class Net(nn.Module):
         x = x if rank % 2 else x + self.branch(x)
         for mixture in self.mixtures:
             x = x + mixture(x)
-        return self.last(x).square().sum(-1).mean()
+        return self.shared_experts(x).square().sum(-1).mean()
 
 
 @cache
@@ -111,7 +111,8 @@ def made_up(case, name, parameter, rank, step):
     """The gradient that is made by hand, None where a rank has none."""
     of_half = name.startswith("mixtures.1.experts")
     if not parameter.requires_grad:
-        return torch.ones_like(parameter) if name == "frozen.weight" else None  # an old one
+        is_old = name == "frozen.weight" and not (case.what == NOTHING and rank == 1)
+        return torch.full_like(parameter, 1.0 + rank) if is_old else None
     if "idle" in name or ("branch" in name and rank % 2) or (of_half and rank > 1):
         return None
     if case.what == NOTHING and rank == 1:
@@ -125,10 +126,10 @@ def parts(case, name, parameter, rank, step):
     Where the parameter is an expert's, another rank may have another expert's there.
     """
     _, ep = sizes(case)
-    holders, parts = range(rank % ep, case.world_size, ep) if "experts" in name else range(case.world_size), []
+    holders, parts = range(rank % ep, case.world_size, ep) if ".experts." in name else range(case.world_size), []
     for r in range(case.world_size):
         words = name.split(".")
-        if "experts" in name:
+        if ".experts." in name:
             words[3] = str(int(words[3]) + (r % ep - rank % ep) * (E // ep))
         gradient = made_up(case, ".".join(words), parameter, r, step)
         parts.append(torch.zeros_like(parameter).detach() if gradient is None else gradient)

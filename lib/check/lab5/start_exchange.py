@@ -37,12 +37,12 @@ def _measure_start(fn):
             with noting_calls(moe.start_exchange) as libs:
                 waits = [begin(rows * scale) for scale in scales]
             note = {"of": len(scales), "wait": all(map(callable, waits)), "forward": starter.under_way}
-            note["libs"] = bool(libs)
+            note |= {"libs": bool(libs), "begun": len(starter.works), "starter": starter}
             notes.append(note)
             look = lambda: note.update(started=len(starter.works) - len(scales), backward=starter.under_way)
             nothing = _Look.apply(torch.zeros((), dtype=rows.dtype, device=rows.device, requires_grad=True), look)
             came = [wait() if callable(wait) else wait for wait in waits]
-            note["left"] = starter.under_way
+            note |= {"left": starter.under_way, "came": len(starter.works)}
             return sum(came) / sum(scales) + nothing if all(map(torch.is_tensor, came)) else came[0]
 
         return exchange
@@ -50,7 +50,7 @@ def _measure_start(fn):
     records = plain.measured(answer_of)
     for case, record in zip(plain.CASES, records, strict=False):
         if record:
-            record["between"] = between[case]
+            record["between"] = [note | {"all": len(note.pop("starter").works)} for note in between[case]]
     return records
 
 
@@ -74,7 +74,9 @@ def _between(case, rank, record, way):
         here, at = note.get(way), "start_exchange returned" if way == "forward" else "wait()'s backward had run"
         if here != note["of"] or note["left"] or not note["wait"]:
             text = f"{where}: when {at}, {here} exchanges were under way, expected {note['of']}"
-            return Problem("not under way", text, {"way": way} | note, [way, here])
+            of_way = note["came"] if way == "forward" else note["all"] - note["came"]
+            facts = {"way": way, "direct": of_way < note["of"]} | note
+            return Problem("not under way", text, facts, [way, here, note["wait"], note["begun"], of_way])
     return None
 
 
@@ -112,6 +114,11 @@ START_EXCHANGE = Exercise(
         s.NARROW,
         Hint("nothing to wait for", lambda p: p.kind == "not under way" and not p.facts["wait"],
              "start_exchange returns a function: `return wait`, or a lambda, and not what that returns."),
+        Hint("not by `start`", lambda p: p.kind == "not under way" and p.facts["direct"],
+             "you are given what begins an exchange, in each direction: start(all_to_all, tensor, group, counts, "
+             "counts) -> work. Call neither collectives.start nor all_to_all itself."),
+        Hint("begins in wait()", lambda p: _way("forward")(p) and p.facts["begun"] < p.facts["of"],
+             "start_exchange begins the exchange; the function that it returns only waits for it."),
         Hint("waits at once", _way("forward"),
              "start(all_to_all, rows, group, send_counts, receive_counts) returns a work. Its wait() belongs in the "
              "function that you return: whoever calls that has computed something in the meantime."),
@@ -136,6 +143,9 @@ START_EXCHANGE = Exercise(
              "start(all_to_all, rows, group, send_counts, receive_counts): first what leaves, then what comes."),
         Hint("another gradient", s.fact("gradient"),
              "the first function's backward returns what the gradients' exchange brought: the gradient of its rows."),
+        Hint("not every rank calls", s.either(s.hung, s.kind("mismatch", "died", "clash")),
+             "all ranks of the group begin and wait for it, also those that have nothing to send or get nothing, in "
+             "backward too."),
         Hint("nothing comes", s.kind("form", got="None"),
              "wait() must return what work.wait() returns: (sum(receive_counts), D)."),
         s.NOT_GIVEN,

@@ -31,8 +31,8 @@ SAID = {"pp": "the ends", "dp": "dp", "tp": "tp"}
 
 
 def _made_up(rank, step, name, number, shape):
-    """Rank `rank`'s gradient of the parameter that is `number` in its list `name`."""
-    return draw(1000 * step + 100 * NAMES.index(name) + 10 * number + rank, *shape)
+    """Rank `rank`'s gradient of the parameter that is `number` in its list `name`; in step 1 rank 1's are all zero."""
+    return (step == 0 or rank != 1) * draw(1000 * step + 100 * NAMES.index(name) + 10 * number + rank, *shape)
 
 
 def _summed_over(case, name, rank):
@@ -70,6 +70,7 @@ def _one(fn, held, case, place):
         problem = problem or wrong(where, before)
         if problem:
             problem.facts |= {"touched": touched and touched.facts["what"]}
+            problem.trace = [problem.kind, touched.facts["what"]] if touched else problem.trace
         if not recorder.agreed(problem is None):
             break
         gradients += [(p.grad, p.grad.clone()) for _, _, p in before.all()]
@@ -218,7 +219,8 @@ EXERCISE = Exercise(
         Hint("no group", _all_ranks,
              'without a group all_reduce takes every rank there is. Hand one on with every call: mesh.group("dp"), '
              'mesh.group("tp"), or ends.'),
-        Hint("an empty list", lambda p: s.raised("IndexError", "RuntimeError")(p) and not p.facts["failed"].refusals,
+        Hint("an empty list",
+             lambda p: s.raised("IndexError", "RuntimeError", "ValueError")(p) and not p.facts["failed"].refusals,
              "a list may be empty: stages between the first and the last have no tied ones, and without a pipeline no "
              "rank has."),
         Hint("over pp", s.either(s.kind("group"), _along(ends=False)),

@@ -32,9 +32,13 @@ DEGREES = ("global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "v")
 WITHIN = {"memory": 0.15, "seconds": 0.2, "MFU": 0.1}
 
 
+_CALLED = []  # whoever searches for plans would take several times as long under `noting_calls`
+
+
 # exercise: lab6.chosen_plans
 def chosen_plans():
     """{job: Plan} for the four jobs."""
+    _CALLED.append(True)
     plan = functools.partial(Plan, BATCH, zero=1)
     return {
         "dense, H100": plan(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True),
@@ -100,9 +104,9 @@ def _near(what):
 
 
 def _measure_plans(fn):
-    with noting_calls(chosen_plans) as calls:
-        got = fn()
-    return Problem("built-in", "it calls lib's chosen_plans, which is what this exercise asks for") if calls else got
+    _CALLED.clear()
+    got = fn()
+    return Problem("built-in", "it calls lib's chosen_plans, which is what this exercise asks for") if _CALLED else got
 
 
 def _judge(judged):

@@ -12,7 +12,7 @@ from lib.check.claims import claim
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab6.choose_plan_jobs import JOBS, REFUSED, TIES, best
 from lib.check.left_out import but
-from lib.check.pure import LEAVES_OUT, NOTHING, all_seen, asked, each, refused
+from lib.check.pure import LEAVES_OUT, NOTHING, all_seen, asked, each, noting_calls, refused
 from lib.cost.choose import choose_plan
 from lib.cost.plan import Plan
 
@@ -20,9 +20,18 @@ DEGREES = ("micro_batch", "tp", "pp", "dp")
 CHOSEN = (*DEGREES, "global_batch", "zero", "sequence_parallel")
 
 
+_UNASKED = set()  # jobs whose seconds(plan) the answer has not called
+
+
 def _measure(fn):
-    cases = [(job,) for job in JOBS + TIES + REFUSED]
-    return asked(fn, choose_plan, cases, lambda job: job.arguments, _read)
+    def noted(*args):
+        with noting_calls(args[-1], choose_plan) as calls:
+            out = fn(*args)
+        _UNASKED.update([] if calls else [args[-1]])
+        return Problem("built-in", "it calls lib's choose_plan") if choose_plan in calls else out
+
+    _UNASKED.clear()
+    return asked(noted, choose_plan, [(job,) for job in JOBS + TIES + REFUSED], lambda job: job.arguments, _read)
 
 
 def _read(out, *_):
@@ -80,7 +89,7 @@ def _none_is_faster(plan, job):
     if isclose(mine, least, rel_tol=1e-12):
         return None
     text = f"got {_words(plan)}: {mine:.6g} s\nexpected {_words(best(job))}: {least:.6g} s, and it fits"
-    return Problem("slower", text)
+    return Problem("slower", text, {"unasked": job.seconds in _UNASKED})
 
 
 def _least_memory(plan, job):
@@ -131,8 +140,8 @@ EXERCISE = Exercise(
          "min compares the whole tuples, and where seconds and memory are equal, the plans: key=lambda each: "
          "each[:2]."),
     Hint("a plan not looked at", s.raised("ValueError"),
-         "there is a plan that fits, and it was not among those you tried: all divisors of the heads, the layers and "
-         "a rank's rows, also on one GPU."),
+         "there is a plan that fits, and it was not found: try all divisors of the heads, the layers and a rank's "
+         "rows, also on one GPU. One that does not fit is passed over, however fast; it does not end the search."),
     Hint("an earlier call's plan", _of_an_earlier_call,
          "this plan is an earlier call's: what is found is kept from call to call. Begin each call with a new list."),
     Hint("other GPUs", s.kind("gpus"), "all GPUs are used: tp pp dp = gpus. dp follows from the other two."),
@@ -151,6 +160,8 @@ EXERCISE = Exercise(
          "sequence_parallel=tp > 1: it sends no more, and memory(plan) is less. With one tensor rank there is "
          "nothing to cut."),
     Hint("does not fit", s.kind("room"), "keep a plan only if memory(plan) <= gpu.memory; the fastest may not fit."),
+    Hint("seconds not asked", s.kind("slower", unasked=True),
+         "how long a plan takes is for seconds(plan) to say, which you are given: no rule of your own."),
     Hint("one row in a micro-batch", s.both(s.kind("slower"), all_seen(lambda plan, job: plan.micro_batch == 1)),
          "you try b = 1 only. A larger b makes larger products, and fewer micro-batches: try all divisors(batch // "
          "dp)."),

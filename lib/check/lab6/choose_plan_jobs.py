@@ -97,9 +97,9 @@ def _real(name, device, gpus, batch):
 
 EDGE = _memory(100 * GB, 4 * GB)(Plan(64, 4, tp=4, pp=2, dp=2, zero=1, sequence_parallel=True))
 JOBS = [
-    _job(12, 12, 4, 24, 48, (2, 3, 2)),  # it is allowed, and fits
-    _job(12, 8, 4, 12, 36, (2, 2, 3)),  # dp is 3, and so is b
-    _job(32, 16, 4, 32, 32, (8, 2, 1)),  # tp = 8 is two nodes
+    _job(12, 12, 6, 36, 72, (3, 12, 2)),  # it is allowed, and fits
+    _job(12, 8, 4, 12, 36, (2, 2, 12)),  # dp is 3, and b 12
+    _job(32, 12, 4, 24, 24, (3, 2, 1)),  # tp = 3 divides the heads, and not the node
     _job(16, 10, 8, 16, 32, (4, 2, 2)),  # tp = 4 does not divide the heads
     _job(10, 8, 8, 16, 32, (2, 4, 2)),  # pp = 4 does not divide the layers
     _job(12, 12, 4, 12, 20, (1, 4, 5)),  # dp = 3 does not divide the batch

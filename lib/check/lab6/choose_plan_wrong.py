@@ -62,7 +62,7 @@ MISTAKES = (
                 "8.")
         for count in (1, 2, 3)
         for names in combinations(NUMBERS, count)
-        if not {"pp", "tp"} & {*names}
+        if "pp" not in names
     ),
     *(
         Mistake("the largest tp first",

@@ -101,6 +101,8 @@ def against(finding, e):
     places = [(step, kind) for step in range(e.steps) for kind in KINDS]
     off = {place: [what for kind, what in e.quantities if kind == place[1] and any(e.off(*place, what))]
            for place in places}  # fmt: skip
+    if not any(off.values()):
+        return Problem("healthy", "nothing is off: every rank holds what one process has, in every step")
     if finding == HEALTHY:
         return Problem("not healthy", "it is not: ranks hold numbers that one process does not have")
     mistake, axis, step, kind = finding
@@ -147,7 +149,7 @@ def _of_axis(axis, step, kind, what, e):
     return Problem("axis", f"{kind}, {what}: ranks along {axis} are off by the same factor: along it they have added")
 
 
-PLACES = ("no evidence", "earlier", "another kind", "sets", "apart", "axis", "no axis", "not healthy")
+PLACES = ("no evidence", "earlier", "another kind", "sets", "apart", "axis", "no axis", "not healthy", "healthy")
 EXERCISE = Exercise(
     name="findings", reference=hunt.findings, measure=_measure, worlds=(),
     leaves_out=but(NO_RANKS, "returned") | {"again": "it has no arguments"},
@@ -168,6 +170,8 @@ EXERCISE = Exercise(
              "hardly any finding fits. Are they those of the seed that is returned? Another seed draws other jobs."),
         Hint("called healthy", s.kind("not healthy"),
              "draw plots.evidence(e.all_off()): a box that is red holds another number than one process."),
+        Hint("called ill", s.kind("healthy"),
+             "two of the ten jobs are healthy. If no box of plots.evidence(e.all_off()) is red, the job is HEALTHY."),
         Hint("not the first", s.kind("no evidence", "earlier"),
              "steps from 0 on, and in a step input, activation, loss, gradient, norm, update: the first that is red, "
              "on whatever rank. All that comes later may follow from it."),

@@ -161,6 +161,12 @@ BEST = Exercise(
         LIBS,
         NOTHING,
         Hint("no number", s.kind("form"), "return one number, of seconds."),
+        Hint("near, not near enough",
+             s.both(s.kind("interval", later=False), lambda p: 1 < p.facts["ratio"] < 1.1),
+             "with a quick save the best interval is a small part of the MTBF: look in smaller steps there, or take "
+             "Daly's series."),
+        Hint("not in seconds", s.both(s.kind("interval"), lambda p: p.facts["ratio"] < 1 / 25),
+             "save and mtbf are seconds, and so is what is returned: no minutes, no hours."),
         Hint("Young's alone", s.both(s.kind("interval"), s.fact("later"), lambda p: p.facts["ratio"] > 1),
              "the square root holds while a save is short against the MTBF. Add Daly's terms, or look for the interval "
              "at which your lost_share is least."),

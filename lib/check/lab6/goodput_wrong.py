@@ -26,6 +26,9 @@ MISTAKES = {
                 "any unexpected interruption stops the job, of a GPU or of something else: take all 419."),
         *(Mistake("another unit", lambda d, f, g, job, unit=unit: d * unit * g / f / job,
                   "a day has 24 * 60 * 60 seconds.") for unit in (1, 24, 24 * 60)),
+        *(Mistake("rounded", rule, "seconds are no whole number: / and not //, and no round.") for rule in (
+            lambda d, f, g, job: d * 86400 // f * g // job, lambda d, f, g, job: d * 86400 / f * g // job,
+            lambda d, f, g, job: int(d * 86400 / f * g / job), lambda d, f, g, job: round(d * 86400 / f * g / job))),
         Mistake("failures in a second", lambda d, f, g, job: f * job / (d * 86400 * g),
                 "that is how often it fails, failures in a second. The time between two of them is 1 over it."),
     ),
@@ -52,6 +55,13 @@ MISTAKES = {
                 "a failure may come during a save, and then its interval is lost: (T + S)/M in the exponent."),
         Mistake("the whole cycle is kept", edit("1 - interval * saves", "1 - (interval + save) * saves"),
                 "of each cycle of T + S seconds, T are work: the save is lost, too."),
+        *(Mistake("another sum", lambda T, S, R, M, saves=saves: 1 - T / M * exp(-R / M) * saves((T + S) / M),
+                  "q + q^2 + q^3 + ..., with q = e^(-(T+S)/M), is 1 / (e^((T+S)/M) - 1): the 1 is not in the exponent.")
+          for saves in (lambda x: 1 / (exp(x) + 1), lambda x: 1 / exp(x - 1), lambda x: 1 / (1 - exp(-x)))),
+        Mistake("one save", lambda T, S, R, M: 1 - T / M * exp(-(R + T + S) / M),
+                "that counts the first save alone. A second may end before the next failure, and a third: sum over k."),
+        Mistake("a restart for each save", lambda T, S, R, M: 1 - T / M / expm1((T + S + R) / M),
+                "R passes once between two failures, before the first interval: e^(-R/M) times the sum over saves."),
         Mistake("what is kept", edit("return 1 - interval * saves / mtbf", "return interval * saves / mtbf")),
         Mistake("percent", edit("return 1 - interval * saves / mtbf", "return 100 * (1 - interval * saves / mtbf)")),
         Mistake("restart divides", edit("exp(-restart / mtbf - cycle)", "exp(restart / mtbf - cycle)"),
@@ -60,6 +70,12 @@ MISTAKES = {
     "best_interval": (
         Mistake("without the 2", lambda S, M: sqrt(S * M), _TWO),
         Mistake("without the 2", lambda S, M: sqrt(S * M) * (1 + sqrt(S / M) / 3 + S / M / 9) - S, _TWO),
+        Mistake("without the 2", lambda S, M: sqrt(S * M) * (1 + sqrt(S / M / 2) / 3 + S / M / 18) - S, _TWO),
+        *(Mistake("another series", lambda S, M, factor=factor: sqrt(2 * S * M) * factor(S / M / 2) - S,
+                  "Daly's series is sqrt(2SM) (1 + sqrt(x)/3 + x/9) - S, with x = S/(2M).")
+          for factor in (lambda x: 1 + sqrt(2 * x) / 3 + 2 * x / 9, lambda x: 1 + x / 3 + x / 9,
+                         lambda x: 1 - sqrt(x) / 3 - x / 9, lambda x: 1 - sqrt(x) / 3 + x / 9,
+                         lambda x: 1 + sqrt(x) / 3 - x / 9)),
         Mistake("half of it", lambda S, M: sqrt(S * M / 2),
                 "the 2 stands on the other side: sqrt(2 S M), where T^2 / (2M) = S."),
         Mistake("no square root", lambda S, M: 2 * S * M, "take the square root: seconds times seconds are no time."),

@@ -15,18 +15,29 @@ import functools
 import torch
 import torch.distributed as dist
 
-from lib import hybrid, ledger
+from lib import hybrid
 from lib.check import symptoms as s
 from lib.check.cases import form_of, in_step, seen
 from lib.check.claims import CAUSES, claim, is_number
 from lib.check.comm import COLLECTIVES
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab6.hybrid_by_hand_cases import RATE, ROWS, STEPS, batch_of, cases, clipped_to, one_process
+from lib.check.lab6.hybrid_by_hand_cases import (
+    CALLS,
+    RATE,
+    STEPS,
+    Counted,
+    batch_of,
+    called,
+    cases,
+    clipped_to,
+    label,
+    one_process,
+    volume,
+)  # fmt: skip
 from lib.check.lab6.hybrid_by_hand_cases import rows_of_microbatch as rows_of
 from lib.check.lab6.on_a_mesh import SHAPE, PlainSGD, new_mesh, small_gpt
-from lib.cost.volume import step_volume
 from lib.hybrid import own_rows
-from lib.mesh import sent_along
+from lib.mesh import axes_of, sent_along
 
 NAME = "HybridByHand"
 TOLERANCE = 1e-12
@@ -36,18 +47,6 @@ OF_OTHER_LABS = (
     "gpt.loss", "gpt.sum_gradients", "sequence.sum_gradients", "bucketed.reduce_bucket", "clip.squared_norm",
     "clip.clip_gradients", "sets.global_norm", "by_hand.average_over_mesh", "by_hand.norm_over_mesh",
 )  # fmt: skip
-CALLS = ("making it", "backward", "clip", "step")
-
-
-class _Counted:
-    """A function, and how often it was called."""
-
-    def __init__(self, fn):
-        self.fn, self.count = fn, 0
-
-    def __call__(self, *args, **named):
-        self.count += 1
-        return self.fn(*args, **named)
 
 
 def _meshes(cases_):
@@ -59,33 +58,22 @@ def _measure(fn):
     return in_step(cases(dist.get_world_size()), _meshes, functools.partial(_one, fn), wire=dist.new_group())
 
 
-def label(case, call, step=None):
-    """The ledger's section of one call, of making the answer or of a step."""
-    return f"{case.name}, {call}" + ("" if step is None else f" of step {step}")
-
-
-def _called(where, fn, *args, **named):
-    ledger.mark(where)
-    out = fn(*args, **named)
-    ledger.mark("")
-    return out
-
-
 def _one(fn, case, mesh):
     """All steps of a case, up to the first that is wrong on this rank: seen, [[loss, norm], ...]."""
-    average, norm_of = _Counted(hybrid.average_over_mesh), _Counted(hybrid.norm_over_mesh)
+    average, norm_of = Counted(hybrid.average_over_mesh), Counted(hybrid.norm_over_mesh)
     batches = [[own_rows(each, mesh) for each in batch_of(step)] for step in range(STEPS)]
     given = (small_gpt(), mesh, batches[0][0], rows_of(case), functools.partial(PlainSGD, lr=RATE))
-    answer = _called(label(case, CALLS[0]), fn, *given, average=average, norm_of=norm_of)
-    record = {"ok": False, "value": None, "seen": [], "used": []}
+    answer = called(label(case, CALLS[0]), fn, *given, average=average, norm_of=norm_of)
+    record = {"ok": False, "value": None, "seen": [], "used": [], "all of pp": False}
     if _is_libs(answer):
         return record | {"value": Problem("built-in", "it is lib's Hybrid, which does what this exercise asks for")}
     for step, (batch, (loss, norm, most)) in enumerate(zip(batches, one_process(clipped_to(case)), strict=True)):
         average.count = norm_of.count = 0
-        got = [_called(label(case, "backward", step), answer.backward, *batch)]
-        got.append(_called(label(case, "clip", step), answer.clip, most))
-        _called(label(case, "step", step), answer.step)
+        got = [called(label(case, "backward", step), answer.backward, *batch)]
+        got.append(called(label(case, "clip", step), answer.clip, most))
+        called(label(case, "step", step), answer.step)
         record["used"].append((average.count, norm_of.count))
+        record["all of pp"] |= case.sizes["pp"] > 1 and any(one is mesh.group("pp") for one in average.args[2:])
         record["seen"].append([_number(each) for each in got])
         where = f"{case.name}: {case.rank(dist.get_rank())}, step {step}"
         record["value"] = record["value"] or _wrong(where, step, got, (loss, norm))
@@ -112,7 +100,7 @@ def _wrong(where, step, got, want):
             said = form_of(one) if torch.is_tensor(one) or one is None else type(one).__name__
             return Problem("form", f"{where}: {what}: expected one number, got {said}", facts)
         if not abs(number - right) <= TOLERANCE * abs(right):
-            facts["ratio"] = number / right
+            facts |= {"ratio": number / right, "narrowed": abs(number / right - 1) < 1e-6}
             return Problem("value", f"{where}: {what}: expected {right:.9f}, got {number:.9f}", facts)
     return None
 
@@ -149,13 +137,6 @@ def _listed(what, numbers):
     return f"The ranks' {'losses' if what == 'loss' else 'norms'}: {said}"
 
 
-def _volume(case):
-    volume = step_volume(
-        SHAPE, ROWS, SHAPE.seq_len, **{axis: case.sizes[axis] for axis in ("pp", "dp", "tp")}, sequence_parallel=True
-    )
-    return {"tp": volume.tp, "pp": volume.pp, "dp": volume.data}
-
-
 def _over_its_axes(runs):
     """Elements of step 0 along each axis; facts: axis, more, among."""
     for run, case, _ in seen(runs, cases):
@@ -163,7 +144,7 @@ def _over_its_axes(runs):
         for call in CALLS[1:]:
             for axes, n in sent_along(run.ledger.section(label(case, call, 0)).entries, case.sizes).items():
                 sent[axes] = sent.get(axes, 0) + n
-        want, few = _volume(case), FEW * case.world_size
+        want, few = volume(case), FEW * case.world_size
         odd = next((axes for axes, n in sent.items() if len(axes) != 1 and n > few), None)
         if odd:
             text = f"{case.name}: step 0 sent {sent[odd]} elements along {' and '.join(odd)} together, expected none"
@@ -184,6 +165,22 @@ def _with_what_is_given(runs):
                     f"{case.name}: {case.rank(rank)} called average {used[0]} times in step 0, norm_of {used[1]} times"
                 )
                 return Problem("another way", f"{text}; expected once each", {"case": case}, [case.name, used])
+            where = f"{case.name}: {case.rank(rank)}"
+            if record["all of pp"]:
+                return Problem("ends", f"{where} called average with the group of all stages for that of the ends")
+    return None
+
+
+def _in_micro_batches(runs):
+    """On pp=2 what one micro-batch sends on is b rows, not more and not less."""
+    for run, case, _ in seen(runs, cases):
+        if case.sizes["pp"] > 1:
+            entries = run.ledger.section(label(case, "backward", 0)).entries
+            got = max(one.numel for one in entries if one.op == "send" and axes_of(one.members, case.sizes) == ("pp",))
+            want = rows_of(case) * SHAPE.seq_len * SHAPE.hidden // case.sizes["tp"]
+            if got != want:
+                text = f"{case.name}: the largest message along pp has {got} numbers; {rows_of(case)} rows have {want}"
+                return Problem("micro-batches", text)
     return None
 
 
@@ -206,12 +203,25 @@ def _ratio(*ratios):
     return lambda p: p.fact("ratio") is not None and any(abs(p.facts["ratio"] - one) < 1e-9 for one in ratios)
 
 
+def _raised(where, *types):
+    """Did a step raise one of these, on a mesh whose name begins so?"""
+    return lambda p: s.raised(*types)(p) and s.failed(p).case.startswith(where) and not _in_making(p)
+
+
 def _in_making(p):
     return s.failed(p) is not None and CALLS[0] in s.failed(p).case
 
 
 HINTS = (
     s.CALLED_LIB,
+    s.NARROW,
+    Hint("another pipeline", s.either(_raised("", "ScheduleError"), _raised("pp=2", "ValueError")),
+         "one_f_one_b(p, m): p stages, mesh.size(\"pp\"), and m micro-batches of this rank's rows. And links lie along "
+         "pp: all_groups([\"pp\"], mesh.sizes)."),
+    Hint("another tensor group", _raised("pp=1", "ValueError"),
+         'the part of the model and its loss are cut over the same ranks: mesh.group("tp") for both.'),
+    Hint("a part of the vocabulary", s.raised("IndexError"),
+         "a tp rank has the logits of a part of the words: vocab_parallel_cross_entropy(logits, target, tp)."),
     Hint("nothing on other stages", s.kind("form", what="loss"),
          "only the last stage knows a loss: execute returns {} elsewhere. The others add 0 where the losses are summed "
          "along pp, and every rank returns one number."),
@@ -230,6 +240,8 @@ HINTS = (
     Hint("each micro-batch's mean", s.both(_of("loss", 0, apart=False), lambda p: not _ratio(2, 0.5)(p)),
          "micro-batches have unequal numbers of rows: a micro-batch's mean loss counts with its share of this rank's "
          "rows, len(target) / len(targets)."),
+    Hint("divided too often", s.both(_of("loss", 0), _ratio(0.5)),
+         'one division, by mesh.size("dp"): along pp the other stages add 0, and micro-batches\' shares add up to 1.'),
     Hint("summed, not averaged", s.both(_of("loss", 0), _ratio(2)),
          "along dp ranks have losses of their own, and the whole batch's is their mean: divide by mesh.size(\"dp\")."),
     Hint("gradients of a part", _of("norm", 0),
@@ -246,6 +258,10 @@ HINTS = (
     Hint("too little along an axis", s.kind("elements"),
          "the values are right, and less was sent along this axis than a hybrid step of these degrees sends: do its "
          "ranks share the work?"),
+    Hint("two stages only", s.kind("ends"),
+         "of two stages both are ends. With more, those between have no tied ones: links.ends is the group of both."),
+    Hint("other micro-batches", s.kind("micro-batches"),
+         "b is the number of rows of a micro-batch, tokens.split(b), and not how many there are, tokens.chunk(b)."),
     s.NOT_GIVEN.saying(
         "average and norm_of are arguments: call each once a step, and neither lib's nor your own of another cell."),
     *s.ANYWHERE,
@@ -253,7 +269,7 @@ HINTS = (
 
 EXERCISE = Exercise(
     name=NAME, reference=hybrid.HybridByHand, measure=_measure, worlds=(2, 8),
-    may_call=(*COLLECTIVES, *OF_OTHER_LABS, "framework._measure_all", "hybrid_by_hand.__call__"),
+    may_call=(*COLLECTIVES, *OF_OTHER_LABS, "framework._measure_all", "hybrid_by_hand_cases.__call__"),
     leaves_out={
         "under way": "a step ends before the next begins",
         "empty rank": "every rank has rows and a stage",
@@ -264,7 +280,8 @@ EXERCISE = Exercise(
     },
     claims=(
         claim("one process's losses and norms", 14, "two steps; 3 meshes of 2 ranks, 2 x 2 x 2", _as_one_process),
-        claim("elements on the wire", 6, "along tp, pp and dp, as lib.cost.volume says", _over_its_axes),
+        claim("elements on the wire", 6, "along tp, pp and dp, as lib.cost.volume says", _over_its_axes,
+              _in_micro_batches),
         claim("with what it was given", 2, "average and norm_of, once a step", _with_what_is_given),
     ),
     hints=HINTS,

@@ -4,10 +4,12 @@ import functools
 
 import torch
 
-from lib import backend
+from lib import backend, ledger
 from lib.check.lab6.on_a_mesh import SHAPE, MeshCase, PlainSGD, small_gpt
+from lib.cost.volume import step_volume
 
 ROWS, STEPS, RATE = 6, 2, 0.5
+CALLS = ("making it", "backward", "clip", "step")
 TURNED = "tp slowest"
 CLIPPED, SHORT = 0.5, 2  # the most that a gradient of step 0 may be long, in its own lengths
 
@@ -56,3 +58,35 @@ def one_process(part):
         optimizer.step()
         found.append((loss.item(), norm.item(), most))
     return found
+
+
+def volume(case):
+    """{axis: elements that all ranks send along it in a step}"""
+    volume = step_volume(
+        SHAPE, ROWS, SHAPE.seq_len, **{axis: case.sizes[axis] for axis in ("pp", "dp", "tp")}, sequence_parallel=True
+    )
+    return {"tp": volume.tp, "pp": volume.pp, "dp": volume.data}
+
+
+class Counted:
+    """A function, how often it was called, and with what last."""
+
+    def __init__(self, fn):
+        self.fn, self.count, self.args = fn, 0, ()
+
+    def __call__(self, *args, **named):
+        self.count, self.args = self.count + 1, args
+        return self.fn(*args, **named)
+
+
+def label(case, call, step=None):
+    """The ledger's section of one call, of making the answer or of a step."""
+    return f"{case.name}, {call}" + ("" if step is None else f" of step {step}")
+
+
+def called(where, fn, *args, **named):
+    """fn(*args, **named), in a section of the ledger."""
+    ledger.mark(where)
+    out = fn(*args, **named)
+    ledger.mark("")
+    return out

@@ -46,7 +46,21 @@ MISTAKES = (
     Mistake("scaled where it is short enough", edit(_SCALE, "[p.grad.mul_(max_norm / norm) for p in self.parameters]"),
             "a gradient shorter than max_norm stays as it is: the factor is min(1, max_norm / norm): scale_gradients."),
     Mistake("another tensor group",
-            edit('sequence_parallel_gpt(model, mesh.group("tp"))', "sequence_parallel_gpt(model)"),
-            'the part of the model and its loss are cut over the same ranks: mesh.group("tp") for both.'),
+            edit('sequence_parallel_gpt(model, mesh.group("tp"))', "sequence_parallel_gpt(model)")),
+    Mistake("without sequence parallelism",
+            edit(
+                "self.part = sequence_parallel_gpt(",
+                "from lib.tensor_parallel import parallel_gpt\n        self.part = parallel_gpt("),
+            "without sequence parallelism each tp rank has the whole gradient of norms already, and average sums it "
+            "once more: sequence_parallel_gpt."),
+    Mistake("tied ones not summed", edit("sets_of(self.part, self.pipeline.tied)", "sets_of(self.part, [])")),
+    *(Mistake("the norm after", edit("return norm\n", f"return {after}\n"),
+              "clip returns the norm before: what it was, not what it has become.")
+      for after in ("norm.clamp(max=max_norm)", "self.norm_of(self.sets, self.mesh)")),
+    Mistake("divided too often", edit(_RETURN, f'{_RETURN} / self.mesh.size("pp")')),
+    Mistake("other micro-batches",
+            edit("targets.split(self.b)", "targets.chunk(self.b)").then("tokens.split(self.b)", "tokens.chunk(self.b)")
+            .then("tokens.split(b)", "tokens.chunk(b)")),
+    Mistake("two stages only", edit(_AVERAGE, _AVERAGE.replace("self.ends", 'self.mesh.group("pp")'))),
     Mistake("not what it was given", edit(_AVERAGE, "average_over_mesh(self.sets, self.mesh, self.ends)")),
 )  # fmt: skip

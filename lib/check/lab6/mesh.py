@@ -16,14 +16,16 @@ def _is_whole(number):
 
 
 def _takes_apart(p):
-    """Did it take a fixed number of axes, or one by a name that this mesh does not have?"""
-    return s.raised("KeyError")(p) or (s.raised("ValueError")(p) and "unpack" in str(p.facts["error"]))
+    """Did it take a fixed number of axes or of ranks, or an axis by a name that this mesh does not have?"""
+    unpacks = s.raised("ValueError")(p) and "unpack" in str(p.facts["error"])
+    return unpacks or s.raised("KeyError", "StopIteration", "IndexError")(p)
 
 
 FIXED = Hint(
     "a fixed number of axes",
     _takes_apart,
-    "a mesh has any number of axes under any names: loop over `sizes`, and write no name into the function.",
+    "a mesh has any number of axes under any names, and of ranks: loop over `sizes`, and write no name and no number "
+    "into the function.",
 )
 
 

@@ -120,6 +120,7 @@ GROUPS = [  # (words, mistake(axes, sizes))
     ("one of the axes", lambda axes, sizes: groups(axes[:1], sizes)),
     ("one of the axes", lambda axes, sizes: groups(axes[-1:], sizes)),
     (FIRST_FASTEST, lambda axes, sizes: groups(axes, dict(reversed(sizes.items())))),
+    ("parts of names", lambda axes, sizes: groups([axis for axis in sizes if axis in " ".join(axes)], sizes)),
 ]
 
 LAST_IS_FASTEST = "the last axis runs fastest: along it the next rank is rank + 1. You let the first one do that."
@@ -175,6 +176,10 @@ OF_GROUPS = {  # words: (hint, sentence)
     ),
     "one of the axes": ("one of the axes only", "`axes` may be several: `axis not in axes` for each coordinate."),
     FIRST_FASTEST: ("the first axis fastest", LAST_IS_FASTEST),
+    "parts of names": (
+        "parts of names",
+        "the name of an axis may be a part of another's, dp of edp: look for it in the list, not in a text.",
+    ),
 }
 
 

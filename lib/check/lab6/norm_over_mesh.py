@@ -85,7 +85,8 @@ def _one(fn, held, case, place):
 def _wrong(case, rank, where, got, want):
     """facts: counts, {set: how often its members are counted}; out, the axes that are not summed over."""
     if not torch.is_tensor(got) or got.shape != () or got.dtype != torch.float64:
-        return Problem("form", f"{where}: |g|: expected float64 (), got {form_of(got)}")
+        facts = {"dtype": torch.is_tensor(got) and got.dtype != torch.float64}
+        return Problem("form", f"{where}: |g|: expected float64 (), got {form_of(got)}", facts)
     got = got.item()
     if abs(got - want) <= TOLERANCE * want:
         return None
@@ -185,7 +186,7 @@ EXERCISE = Exercise(
         Hint("what it was given has changed", s.either(s.kind("touched"), s.fact("touched")),
              "the norm only looks at gradients: p.grad.square(), not square_(), and a new list, [*sets.cut, *tied], "
              "not sets.cut += tied."),
-        Hint("another form", s.kind("form"),
+        Hint("another form", s.kind("form", dtype=False),
              "squares() gives (1,), for all_reduce wants a tensor. Its one number is total[0], (), and that has a "
              ".sqrt()."),
         Hint("over all ranks", s.fact("all"),
@@ -206,7 +207,7 @@ EXERCISE = Exercise(
              'a rank has one stage. The other stages\' squares are along mesh.group("pp").'),
         Hint("its own alone", s.fact("out", ("pp", "tp")),
              "each rank has a norm of its own, and would clip by it: sum the squares over tp, and over pp."),
-        Hint("in float32", s.either(s.fact("narrowed"), s.kind("wire dtype"), s.refused("dtype")),
+        Hint("in float32", s.either(s.fact("narrowed"), s.kind("wire dtype", "form"), s.refused("dtype")),
              "squares() is float64, and so must be all that comes after: no .float(), no torch.zeros(1), which is "
              "float32."),
         Hint("not on every rank", s.either(s.hung, s.kind("clash", "mismatch", "died")),
@@ -265,6 +266,11 @@ MISTAKES = (
         "that is the max norm. |g| is the root of the sum of all squares.",
     ),
     Mistake("another form", edit(_ROOT, "return total.sqrt()")),
+    Mistake("a list left out", edit("squares(sets.whole)", "0"),
+            "the model has all three: cut and tied ones are summed over tp, whole ones are added, then all over pp."),
+    Mistake("a list left out", edit("[*sets.cut, *tied]", "tied")),
+    Mistake("whole of one stage", edit("squares(sets.whole)", 'squares(sets.whole if mesh.here["pp"] == 0 else [])'),
+            "each stage has whole ones of its own, its norms and biases: only tied ones are on two stages."),
     Mistake("in float32", edit("*tied])", "*tied]).float()").then(_ROOT, "return total[0].double().sqrt()")),
     Mistake("not on every rank", edit(_PP, f'if mesh.here["pp"] == 0:\n        {_PP}')),
     Mistake("what it was given has changed",

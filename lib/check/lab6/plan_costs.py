@@ -99,7 +99,8 @@ HALVED = {  # which axes are half of what they should be
     ("tp", "pp"): ("activations' bytes", "activations have 16 bits: 2 s b h bytes."),
     ("tp",): (
         "two all-reduces",
-        "a layer has two all-reduces forward, behind attention and behind the MLP, and two backward: 4.",
+        "a layer has two all-reduces forward, behind attention and behind the MLP, and two backward: 4. And a ring "
+        "sends (N-1)/N of a tensor twice.",
     ),
     ("pp",): ("one way", "a stage in the middle sends activations on and gradients back: 2 messages."),
     ("dp",): ("half of dp", "a gradient has 2 bytes, and an all-reduce sends 2 (N-1)/N of them."),

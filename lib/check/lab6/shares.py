@@ -76,7 +76,8 @@ def _fits(got, B, speeds, most):
         return problem
     for rank, (b, room) in enumerate(zip(got, most, strict=True)):
         if b > room:
-            return Problem("over", f"got {got}: rank {rank} has {b} rows, and memory for {room}")
+            text = f"got {got}: rank {rank} has {b} rows, and memory for {room}"
+            return Problem("over", text, {"none": room == 0})
     return _no_other_is_faster(got, B, speeds, most)
 
 
@@ -123,6 +124,15 @@ EXERCISE = Exercise(
         Hint("never ends", s.kind("endless"),
              "a loop until all rows are dealt never ends if the rank whose turn it is has no room. Look only at "
              "ranks with b[r] < most[r], and see first whether sum(most) is enough."),
+        Hint("whole speeds", s.raised("ZeroDivisionError"),
+             "a speed is any number above 0, also 0.5: no int(speed), no //."),
+        Hint("any number of rows", s.raised("TypeError"),
+             "`most` may be left out, and is None then: each rank has memory for all B rows."),
+        Hint("refused too soon", s.raised("ValueError"),
+             "these rows fit: raise only where sum(most) < B. One rank may have less room than its share; others take "
+             "the rest."),
+        Hint("room for no row", s.kind("over", none=True),
+             "0 rows of memory are none, and `most or ...` takes 0 for what is left out. Only None is any number."),
         Hint("slow ranks get more", s.both(s.kind("sum", "pace"), all_seen(_falling)),
              "speeds are rows per second, not seconds per row: the faster rank gets more."),
         Hint("a row for everybody", s.both(s.kind("sum", "pace"), all_seen(lambda got, *case: min(got) > 0)),

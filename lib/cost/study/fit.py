@@ -16,7 +16,7 @@ import numpy as np
 
 from lib.cost.metrics import TIME_METRICS, to_seconds
 from lib.cost.parameters import from_values
-from lib.cost.published import DATA, table
+from lib.cost.published import DATA, table, table_as_text
 from lib.cost.rows import Job, Unpredictable, job
 from lib.cost.step import step_seconds
 
@@ -46,12 +46,6 @@ def cases(name="rows"):
             continue
         found[key] = Case(*key, task, to_seconds(row["metric"], row["source"], task, float(row["value"])))
     return list(found.values())
-
-
-def table_as_text(name):
-    """Rows of data/`name`.csv as dicts of text, as `lib.cost.rows` reads them."""
-    with open(DATA / f"{name}.csv", newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def thinned(cases):

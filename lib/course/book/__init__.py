@@ -5,7 +5,7 @@
 
 notebooks.py     what a page shows of a lab: no answer, no output of a check
 formulas.py      TeX to MathML
-pages.py         figures get their alt text
+pages.py         what Sphinx is told: formulas so, and figures get their alt text
 explorers.py     each setting of a figure with sliders, drawn beforehand
 runs.py          runs of the notebooks' cells, recorded; animations.py draws them, frame by frame
 static/          the style and the script of all pages
@@ -19,7 +19,7 @@ import os
 import shutil
 from pathlib import Path
 
-from lib.course import notebook
+from lib.course import build, notebook
 from lib.course.notebook import CourseError
 
 from . import explorers, notebooks, runs
@@ -59,16 +59,17 @@ def write_sources(root: Path, sources: Path) -> None:
     figures = sources / "static" / "figures"
     figures.mkdir()
     shutil.copy(HERE / "conf.py", sources)
-    labs, rows, sliders = notebook.labs(root), [], []
+    labs, address, rows, sliders = notebook.labs(root), build.address(root), [], []
     animated = write_animations(figures)
     for lab in labs:
         solution = notebook.read(notebook.solution_path(root, lab))
-        notebook.write(notebooks.page(solution, animated), sources / f"{lab}.ipynb")
+        page = build.from_address(notebooks.page(solution, animated), lab, address)
+        notebook.write(page, sources / f"{lab}.ipynb")
         sliders += [name for cell in solution.cells for name in notebooks.EXPLORER.findall(cell.source)]
-        found = notebooks.glossary(solution)
-        rows += found if not rows else found[2:]
+        rows += notebooks.glossary(solution)
     explorers.write(figures, sliders, root / "build" / "book-figures")
     index = (HERE / "index.md").read_text(encoding="utf-8").replace("LABS", "\n".join(labs))
+    index = index.replace("the repository", f"[the repository]({address})" if address else "the repository")
     (sources / "index.md").write_text(index, encoding="utf-8")
     told = "What the labs' words are in Chinese, in simplified and in traditional characters."
     page = "\n".join(["# Glossary", "", told, "", *rows, ""])

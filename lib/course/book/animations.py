@@ -157,10 +157,9 @@ def tokens_to_experts(data):
             parts.append(say(12, y, f"rank {rank}", readable(rank_color(rank)), weight="bold"))
             parts.append(say(756, y, f"experts of {rank}", readable(rank_color(rank)), "end", "bold"))
         for (_, to), (x, y), (u, v) in zip(home, begin, end, strict=True):
+            at = f'cx="{x + ease * (u - x):.0f}" cy="{y + ease * (v - y):.0f}" r="3.6"'
             color = rank_color(to)
-            parts.append(
-                f'<circle cx="{x + ease * (u - x):.0f}" cy="{y + ease * (v - y):.0f}" r="3.6" fill="{color}"/>'
-            )
+            parts.append(f'<circle {at} fill="{color}" stroke="{readable(color)}"/>')
         caption = "A dot: a row, in the colour of the rank that has its expert."
         told = "; ".join(f"rank {r} has {' '.join(map(str, of))} for ranks 0 to {n - 1}" for r, of in enumerate(rows))
         frames.append(frame(130 + 78 * n, title, caption, parts, f"{what}. {told}."))

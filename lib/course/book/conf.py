@@ -1,10 +1,8 @@
 """Sphinx's settings for the book. It is built from a folder that lib.course.book makes; see there."""
 
-from lib.course.book import formulas, pages
-
 project = "Distributed training, by building it"
 html_title = project
-extensions = ["myst_nb"]
+extensions = ["myst_nb", "lib.course.book.pages"]
 nitpicky = True
 
 highlight_language = "none"
@@ -34,8 +32,3 @@ html_theme_options = {
     "show_toc_level": 1,
     "toc_title": "On this page",
 }
-
-
-def setup(app):
-    app.add_html_math_renderer("mathml", (formulas.visit_inline, None), (formulas.visit_block, None))
-    app.connect("doctree-read", pages.describe)

@@ -151,7 +151,7 @@ def _draw(folder: Path, names: list[str], processes: int) -> None:
 
 def write_animation(folder: Path, name: str, frames: list[tuple[str, str]], seconds: float) -> None:
     """Write NAME.js with a control of time, and NAME.svg, its last frame, for who has no script."""
-    stops = {str(number): number for number in range(len(frames))}
+    stops = {f"{number} of {len(frames) - 1}": number for number in range(len(frames))}
     time = {"name": "time", "stops": stops, "start": len(frames) - 1, "menu": False}
     (folder / f"{name}.js").write_text(script(name, [time], frames, seconds=seconds), encoding="utf-8")
     (folder / f"{name}.svg").write_text(frames[-1][0], encoding="utf-8")

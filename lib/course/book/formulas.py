@@ -26,28 +26,11 @@ def mathml(tex: str, display: bool = False) -> str:
         raise ValueError(f"formula {tex!r}: {error}") from None
 
 
-def in_html(html: str) -> str:
-    """HTML with its $formulas$ written as MathML; Markdown leaves HTML as it is."""
-    return FORMULA.sub(lambda found: _block(found["tex"]) if found["dollars"] == "$$" else mathml(found["tex"]), html)
-
-
-def _block(tex: str) -> str:
+def block(tex: str) -> str:
+    """The formula on a line of its own."""
     return f'<div class="formula">{mathml(tex, display=True)}</div>'
 
 
-def visit_inline(writer, node):
-    """Sphinx writes a formula in a line."""
-    writer.body.append(mathml(node.astext()))
-    _leave()
-
-
-def visit_block(writer, node):
-    """Sphinx writes a formula on a line of its own."""
-    writer.body.append(_block(node.astext()))
-    _leave()
-
-
-def _leave():
-    from docutils.nodes import SkipNode
-
-    raise SkipNode  # what is inside has been written
+def in_html(html: str) -> str:
+    """HTML with its $formulas$ written as MathML; Markdown leaves HTML as it is."""
+    return FORMULA.sub(lambda found: (block if found["dollars"] == "$$" else mathml)(found["tex"]), html)

@@ -20,7 +20,7 @@ from .formulas import in_html
 
 GUESS = re.compile(r"^(?P<names>\w+(, \w+)*) = .*# Predict", re.MULTILINE)
 UNMADE = re.compile(r"(?<![\d.])(?:0|0\.0|1\.00)(?![.,]?\d)|\((?:0, )*0\)|\.{6}|tp0 pp0|-(?=,|$)")  # no guess yet
-ANSWER = "<details><summary>Answer</summary>"
+ANSWER = "<details><summary>Answer"  # of a Predict: all of it, or "to (b)"
 EXPLORER = re.compile(r"^explore\.(\w+)\(\)$", re.MULTILINE)
 NOTE = """```{note}
 This page is for reading. Its cells have run, and what they printed stands below them; what an exercise prints is left
@@ -87,12 +87,15 @@ def moving(name: str, alt: str = "") -> NotebookNode:
 def _text(source: str, shown: bool) -> str:
     """A text cell's source: an answer that follows a Predict is marked, formulas inside of folded parts are written.
 
-    shown: the cell below shows what is right. A Predict without an answer then has a mark of its own.
+    shown: the cell below shows what is right. A Predict without an answer then has a mark of its own, and so has a text
+    that comes back to a prediction made further up.
     """
     if "**Predict" in source:
         if shown and ANSWER not in source:
             source += '\n\n<p class="predict"></p>'
         source = source.replace(ANSWER, ANSWER.replace("<details>", '<details class="predict">'))
+    elif shown and re.search(r"\bprediction", source, re.IGNORECASE):
+        source += '\n\n<p class="predicted"></p>'
     return re.sub(r"<details.*?</details>", lambda part: in_html(part[0]), source, flags=re.DOTALL)
 
 

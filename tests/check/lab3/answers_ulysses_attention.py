@@ -118,6 +118,28 @@ class NoWayBack(Ulysses):
         return Pair.apply(x, self.apart, lambda dy: self.together(dy).flip(1))
 
 
+class BackTheSameWay(Ulysses):
+    """Each exchange is its own backward."""
+
+    def to_heads(self, x):
+        return Pair.apply(x, self.apart, self.apart)
+
+    def to_tokens(self, x):
+        return Pair.apply(x, self.together, self.together)
+
+
+class OfTheResultTheSameWay(Ulysses):
+    def to_tokens(self, x):
+        return Pair.apply(x, self.together, self.together)
+
+
+class BackWithoutAnExchange(Ulysses):
+    """The gradient's shape is right, and nothing else."""
+
+    def to_heads(self, x):
+        return Pair.apply(x, self.apart, lambda dy: dy.repeat(1, self.N, 1, 1)[:, :, : x.shape[2]])
+
+
 class TheFirstHeadForAll(Ulysses):
     def for_all(self, x, H):
         return super().for_all(x, H) if x.shape[1] >= self.N else x[:, :1].expand(-1, self.N, -1, -1)
@@ -176,6 +198,12 @@ class BackInSingle(Ulysses):
 class Imported(Ulysses):
     def send(self, rows, to, frm):
         return collectives.all_to_all(rows, self.group, to, frm)
+
+
+class ImportedForTheWayBack(Ulysses):
+    def to_heads(self, x):
+        imported = Ulysses(self.layout, self.causal, self.group, collectives.all_to_all)
+        return Pair.apply(x, self.apart, imported.together)
 
 
 class Twice(Ulysses):
@@ -266,6 +294,9 @@ WRONG = {
     answer(TokensAsTheyStand): "the order of the tokens",
     answer(NotTransposed): "numbers in other places",
     answer(NoWayBack): "no way back",
+    answer(BackTheSameWay): "no way back",
+    answer(OfTheResultTheSameWay): "no way back",
+    answer(BackWithoutAnExchange): "no way back",
     answer(TheFirstHeadForAll): "fewer key/value heads than ranks",
     answer(OneCopyLearns): "a head that several ranks read",
     answer(Gathered): "more than is needed",
@@ -278,6 +309,7 @@ WRONG = {
     answer(InSingle): "rounded on the way",
     answer(BackInSingle): "rounded on the way",
     answer(Imported): "not what it was given",
+    answer(ImportedForTheWayBack): "not what it was given",
     answer(Twice): "more than is needed",
     answer(Unseen): "no gradient",
     answer(AnotherForm): "another shape",

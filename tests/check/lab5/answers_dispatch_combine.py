@@ -41,6 +41,10 @@ def a_list(x, routing):
     return [x[token] for token in routing.token.tolist()]
 
 
+def rows_in_float32(x, routing):
+    return x.float()[routing.token]
+
+
 def backwards(x, routing):
     return x[routing.token].flip(0)
 
@@ -161,6 +165,20 @@ def float32_in_a_loop(rows, routing, n):
     return y
 
 
+def no_dimension_for_the_weight(rows, routing, n):
+    return rows.new_zeros(n, rows.shape[1]).index_add(0, routing.token, routing.weight * rows)
+
+
+SUMS = {}
+
+
+def adds_to_an_earlier_sum(rows, routing, n):
+    before = SUMS.get((n, rows.dtype), rows.new_zeros(n, rows.shape[1]))
+    y = before.index_add(0, routing.token, routing.weight[:, None] * rows)
+    SUMS[n, rows.dtype] = y.detach()
+    return y
+
+
 def stacked_sums(rows, routing, n):
     weighted = routing.weight[:, None] * rows
     return torch.stack([weighted[routing.token == t].sum(0) for t in range(n)])
@@ -229,6 +247,7 @@ WRONG = {
         itself_where_it_is_in_order: "not a copy",
         index_kept_by_size: "other rows",
         a_list: "other rows",
+        rows_in_float32: "another dtype",
         no_dispatch_yet: "not written",
     },
     "combine": {
@@ -241,6 +260,8 @@ WRONG = {
         the_largest: "another sum",
         multiplied_in_place: "changed in place",
         float32_in_a_loop: "another dtype",
+        no_dimension_for_the_weight: "shapes do not fit",
+        adds_to_an_earlier_sum: "right only once",
         largest_token: "nobody",
         rows_detached: "no gradient",
         in_float64_always: "another dtype",

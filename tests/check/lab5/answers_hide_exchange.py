@@ -230,7 +230,7 @@ class SecondHalfFirst(moe.SharedMoE):
         y_a = self.shared(a.tokens)
         y = torch.empty_like(x.flatten(0, -2))
         y_b = y_b + home_b()
-        return y.index_copy(0, torch.arange(len(x)), torch.cat([y_a + home_a(), y_b])).view_as(x)
+        return y.index_copy(0, torch.arange(len(y)), torch.cat([y_a + home_a(), y_b])).view_as(x)
 
 
 # OverlappedMoE: wrong
@@ -243,7 +243,7 @@ class Plain(moe.SharedMoE):
 
 class OneAfterTheOther(moe.SharedMoE):
     def forward(self, x):
-        a, b = self.halves(x)
+        a, b = self.halves(x.flatten(0, -2))
         ys = []
         for half in (a, b):
             y = half.start_combine(half.experts(half.start_dispatch()()))()
@@ -253,7 +253,7 @@ class OneAfterTheOther(moe.SharedMoE):
 
 class SharedAfterTheWait(InHalves):
     def forward(self, x):
-        a, b = self.halves(x)
+        a, b = self.halves(x.flatten(0, -2))
         there_a, there_b = a.start_dispatch(), b.start_dispatch()
         home_a = a.start_combine(a.experts(there_a()))
         home_b = b.start_combine(b.experts(there_b()))
@@ -263,12 +263,17 @@ class SharedAfterTheWait(InHalves):
 
 class BothHomeAtTheEnd(InHalves):
     def forward(self, x):
-        a, b = self.halves(x)
+        a, b = self.halves(x.flatten(0, -2))
         there_a, there_b = a.start_dispatch(), b.start_dispatch()
         shared = self.shared(x)
         rows_a, rows_b = a.experts(there_a()), b.experts(there_b())
         home_a, home_b = a.start_combine(rows_a), b.start_combine(rows_b)
         return shared + torch.cat([home_a(), home_b()])
+
+
+class Flat(InHalves):
+    def joined(self, x, a, b):
+        return torch.cat([a, b])
 
 
 class WrongOrder(InHalves):
@@ -285,7 +290,7 @@ class Forgotten(InHalves):
     """Begins A's way home twice, and waits for one."""
 
     def forward(self, x):
-        a, b = self.halves(x)
+        a, b = self.halves(x.flatten(0, -2))
         there_a, there_b = a.start_dispatch(), b.start_dispatch()
         b.start_dispatch()
         shared_a = self.shared(a.tokens)
@@ -342,7 +347,7 @@ WRONG = {
         answer(OneBuffer): "one work for all",
         answer(NoGraph): "no gradient",
         answer(NotCalled): "nothing to wait for",
-        answer(NoStart): "waits at once",
+        answer(NoStart): "not by `start`",
         answer(AtHome): "another gradient",
         answer(NothingComes): "nothing comes",
         answer(ByTheSameLists): "backward without the swap",
@@ -359,6 +364,7 @@ WRONG = {
         WrongOrder: "halves in each other's place",
         Plain: "the whole at once",
         Forgotten: "never waited for",
+        Flat: "another shape",
         SharedOnce: "without the shared expert",
         NoGradient: "another gradient",
         SharedWithoutGradient: "another gradient",

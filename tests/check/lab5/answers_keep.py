@@ -87,6 +87,11 @@ def two_places_at_most(choice, n_experts, C):
     return routing(sorted(kept(choice, n_experts, C, line)), choice)
 
 
+def two_places_always(choice, n_experts, C):
+    line = lambda experts: [(t, p) for p in range(2) for t in range(len(experts))]
+    return routing(sorted(kept(choice, n_experts, C, line)), choice)
+
+
 def k_at_most_E(choice, n_experts, C):
     if choice.experts.shape[1] > n_experts:
         raise ValueError("more choices than experts")
@@ -188,7 +193,8 @@ WRONG = {
     numbers_for_weights: "weights detached",
     renormalised: "not the choice's weights",
     floats_when_empty: "nobody to keep",
-    two_places_at_most: "other pairs",
+    two_places_at_most: "first choices alone",
+    two_places_always: "another k",
     k_at_most_E: "an error in one case",
     float64_weights: "another form",
     one_slot_at_least: "other pairs",

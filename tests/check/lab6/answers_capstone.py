@@ -3,7 +3,7 @@
 from functools import partial
 
 import numpy
-from as_an_answer import as_an_answer
+from as_an_answer import as_an_answer, told
 
 from lib.check.lab6 import capstone as check
 from lib.check.lab6 import capstone_costs
@@ -71,24 +71,8 @@ def asks_the_model(model, plan, gpu, reached):
     return sum(memory(model, plan, STACK).values()), seconds, operations / (256 * gpu.bf16 * seconds)
 
 
-def calls_libs(model, plan, gpu, reached):
-    return by_hand.estimate(model, plan, gpu, reached)
-
-
 def nothing_returned(model, plan, gpu, reached):
     by_hand.plan_bubble(plan)
-
-
-def two_numbers(model, plan, gpu, reached):
-    return 6e10, 8.8
-
-
-def in_words(model, plan, gpu, reached):
-    return "60 GiB", "9 s", "50 %"
-
-
-def one_set_of_numbers_for_all(model, plan, gpu, reached):
-    return 63 * 2**30, 8.8, 0.51
 
 
 def sums_for_the_bubble(model, plan, gpu, reached):
@@ -136,25 +120,9 @@ TABLE = {case: capstone_costs.costs(*case) for case in check.CLEAR}
 # main_costs: wrong
 
 
-def computing_and_tensor(model, plan, gpu, reached):
-    return "computing", "tensor messages"
-
-
-def computing_and_data(model, plan, gpu, reached):
-    return "computing", "data messages"
-
-
-def bubble_and_messages(model, plan, gpu, reached):
-    return "pipeline bubble", "expert messages" if model.experts else "tensor messages"
-
-
 def bubble_and_largest_message(model, plan, gpu, reached):
     message = "expert messages" if model.experts else "tensor messages"
     return message, "pipeline bubble" if plan.pp > 1 else "computing"
-
-
-def messages_alone(model, plan, gpu, reached):
-    return "computing", "expert messages" if model.experts else "tensor messages"
 
 
 def bubble_wherever_there_is_one(model, plan, gpu, reached):
@@ -162,25 +130,9 @@ def bubble_wherever_there_is_one(model, plan, gpu, reached):
     return "computing", "pipeline bubble" if plan.pp > 1 else other
 
 
-def one_name(model, plan, gpu, reached):
-    return "pipeline bubble"
-
-
-def twice_the_same(model, plan, gpu, reached):
-    return "pipeline bubble", "pipeline bubble"
-
-
-def other_words(model, plan, gpu, reached):
-    return "computing", "all-reduce"
-
-
 def asks_the_model_for_parts(model, plan, gpu, reached):
     seconds = step_seconds(model, plan, gpu, STACK)
     return "computing", "pipeline bubble" if seconds["bubble"] > seconds["tensor"] else "tensor messages"
-
-
-def calls_libs_costs(model, plan, gpu, reached):
-    return by_hand.main_costs(model, plan, gpu, reached)
 
 
 # chosen_plans: right
@@ -208,118 +160,6 @@ def of(job, plan):
     return BEST | {job: plan}
 
 
-def a_plan_alone():
-    return BEST[DENSE]
-
-
-def three_jobs():
-    return {job: plan for job, plan in BEST.items() if job != MIXTURE}
-
-
-def a_list():
-    return list(BEST.values())
-
-
-def degrees_in_a_dict():
-    return of(DENSE, {"tp": 8, "pp": 4, "dp": 8})
-
-
-def half_degrees():
-    return of(DENSE, JOB(2, tp=8, pp=4, dp=256 / 32))
-
-
-def in_fp8():
-    return of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True, precision="fp8"))
-
-
-def recomputes_a_list():
-    return of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True, recompute=["full"]))
-
-
-def with_zero_3():
-    return of(MIXTURE, Plan(512, 2, dp=256, ep=4, zero=3))
-
-
-def half_the_gpus():
-    return of(DENSE, JOB(2, tp=8, pp=4, dp=4, v=12, sequence_parallel=True))
-
-
-def ep_counted_as_gpus():
-    return of(MIXTURE, JOB(8, tp=4, pp=1, dp=1, ep=64, sequence_parallel=True))
-
-
-def batch_500():
-    return of(DENSE, Plan(500, 1, tp=8, pp=4, dp=8, zero=1, sequence_parallel=True))
-
-
-def sixty_four_stages():
-    return of(DENSE, JOB(1, tp=4, pp=64, dp=1, sequence_parallel=True))
-
-
-def thinner_than_a_layer():
-    return of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=48, sequence_parallel=True))
-
-
-def sixty_four_tensor_ranks():
-    return of(DENSE, JOB(1, tp=64, pp=4, dp=1))
-
-
-def too_few_rows():
-    return of(DENSE, JOB(3, tp=8, pp=4, dp=8))
-
-
-def experts_on_parts_of_ranks():
-    return of(MIXTURE, JOB(2, tp=1, pp=8, dp=32, ep=64))
-
-
-def data_parallel():
-    return of(DENSE, JOB(1, dp=256))
-
-
-def no_tensor_parallelism():
-    return of(DENSE, JOB(1, tp=1, pp=32, dp=8))
-
-
-def large_micro_batches():
-    return of(DENSE, JOB(8, tp=8, pp=8, dp=4, sequence_parallel=True))
-
-
-def one_huge_micro_batch():
-    return of(DENSE, JOB(512, tp=8, pp=32, dp=1, recompute="full", sequence_parallel=True))
-
-
-def all_recomputed():
-    return of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, recompute="full", sequence_parallel=True))
-
-
-def deep_with_few_micro_batches():
-    return of(DENSE, JOB(4, tp=8, pp=16, dp=2, sequence_parallel=True))
-
-
-def tensor_ranks_on_two_nodes():
-    return of(DENSE, JOB(1, tp=16, pp=2, dp=8, sequence_parallel=True))
-
-
-def no_sequence_parallelism():
-    return of(DENSE, JOB(1, tp=8, pp=8, dp=4, v=12))
-
-
-def experts_over_eight_nodes():
-    return of("mixture, H100", JOB(2, tp=1, pp=4, dp=64, ep=64, v=12, recompute="full"))
-
-
-def dense_advice_for_a_mixture():
-    return of("mixture, H100", JOB(2, tp=8, pp=4, dp=8, ep=16, v=12, recompute="full", sequence_parallel=True))
-
-
-def thin_slices():
-    return of("dense, GB200", JOB(1, tp=8, pp=4, dp=8, sequence_parallel=True))
-
-
-def calls_libs_plans():
-    return check.chosen_plans()
-
-
 def nothing():
     of(DENSE, None)
 
@@ -333,65 +173,83 @@ def not_written():
 
 
 WRONG = {
-    "estimate": {
-        asks_the_model: "called lib's",
-        calls_libs: "called lib's",
-        nothing_returned: "nothing returned",
-        two_numbers: "not three numbers",
-        in_words: "not three numbers",
-        one_set_of_numbers_for_all: None,
-        sums_for_the_bubble: "another part in each plan",
-        not_written_yet: "not written",
-    },
-    "main_costs": {
-        computing_and_tensor: "costs that the plan does not have",
-        computing_and_data: "messages that hide",
-        bubble_and_messages: "no computing",
-        bubble_and_largest_message: "no computing",
-        messages_alone: "no bubble",
-        bubble_wherever_there_is_one: "not by the plan",
-        one_name: "not two names",
-        twice_the_same: "not two names",
-        other_words: "no such cost",
-        nothing_returned: "nothing returned",
-        asks_the_model_for_parts: "called lib's",
-        calls_libs_costs: "called lib's",
-        not_written_yet: "not written",
-    },
-    "chosen_plans": {
-        a_plan_alone: "not four plans",
-        three_jobs: "not four plans",
-        a_list: "not four plans",
-        nothing: "nothing returned",
-        degrees_in_a_dict: "no Plan",
-        half_degrees: "a field of the Plan",
-        in_fp8: "a field of the Plan",
-        recomputes_a_list: "a field of the Plan",
-        with_zero_3: "a field of the Plan",
-        half_the_gpus: "other GPUs",
-        ep_counted_as_gpus: "other GPUs",
-        batch_500: "another batch",
-        sixty_four_stages: "unequal stages",
-        thinner_than_a_layer: "unequal stages",
-        too_few_rows: "cannot be laid out",
-        sixty_four_tensor_ranks: "cannot be laid out",
-        experts_on_parts_of_ranks: "cannot be laid out",
-        data_parallel: "state too large",
-        no_tensor_parallelism: "activations too large",
-        large_micro_batches: "activations too large",
-        one_huge_micro_batch: "one micro-batch too large",
-        all_recomputed: "recomputed for nothing",
-        deep_with_few_micro_batches: "a large bubble",
-        tensor_ranks_on_two_nodes: "tensor parallelism too wide",
-        no_sequence_parallelism: "norms on every tensor rank",
-        experts_over_eight_nodes: "experts too far apart",
-        dense_advice_for_a_mixture: "many small kernels",
-        thin_slices: "small products",
-        calls_libs_plans: "called lib's",
-        exits: "exits",
-        not_written: "not written",
-    },
-}
+    "estimate": told(
+        None,
+        ("asks_the_model", "called lib's", asks_the_model),
+        ("calls_libs", "called lib's", lambda model, plan, gpu, reached: by_hand.estimate(model, plan, gpu, reached)),
+        ("nothing_returned", "nothing returned", nothing_returned),
+        ("two_numbers", "not three numbers", lambda *args: (6e10, 8.8)),
+        ("in_words", "not three numbers", lambda *args: ("60 GiB", "9 s", "50 %")),
+        ("one_set_of_numbers_for_all", None, lambda *args: (63 * 2**30, 8.8, 0.51)),
+        ("sums_for_the_bubble", "another part in each plan", sums_for_the_bubble),
+        ("not_written_yet", "not written", not_written_yet),
+    ),
+    "main_costs": told(
+        None,
+        ("computing_and_tensor", "costs that the plan does not have", lambda *args: ("computing", "tensor messages")),
+        ("computing_and_data", "messages that hide", lambda *args: ("computing", "data messages")),
+        ("bubble_and_messages", "no computing",
+         lambda model, *args: ("pipeline bubble", "expert messages" if model.experts else "tensor messages")),
+        ("bubble_and_largest_message", "no computing", bubble_and_largest_message),
+        ("messages_alone", "no bubble",
+         lambda model, plan, gpu, reached: ("computing", "expert messages" if model.experts else "tensor messages")),
+        ("bubble_wherever_there_is_one", "not by the plan", bubble_wherever_there_is_one),
+        ("one_name", "not two names", lambda *args: "pipeline bubble"),
+        ("twice_the_same", "not two names", lambda *args: ("pipeline bubble", "pipeline bubble")),
+        ("other_words", "no such cost", lambda *args: ("computing", "all-reduce")),
+        ("nothing_returned", "nothing returned", nothing_returned),
+        ("asks_the_model_for_parts", "called lib's", asks_the_model_for_parts),
+        ("calls_libs_costs", "called lib's",
+         lambda model, plan, gpu, reached: by_hand.main_costs(model, plan, gpu, reached)),
+        ("not_written_yet", "not written", not_written_yet),
+    ),
+    "chosen_plans": told(
+        None,
+        ("a_plan_alone", "not four plans", lambda: BEST[DENSE]),
+        ("three_jobs", "not four plans", lambda: {job: plan for job, plan in BEST.items() if job != MIXTURE}),
+        ("a_list", "not four plans", lambda: list(BEST.values())),
+        ("nothing", "nothing returned", nothing),
+        ("degrees_in_a_dict", "no Plan", lambda: of(DENSE, {"tp": 8, "pp": 4, "dp": 8})),
+        ("half_degrees", "a field of the Plan", lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=256 / 32))),
+        ("in_fp8", "a field of the Plan",
+         lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True, precision="fp8"))),
+        ("recomputes_a_list", "a field of the Plan",
+         lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, sequence_parallel=True, recompute=["full"]))),
+        ("with_zero_3", "a field of the Plan", lambda: of(MIXTURE, Plan(512, 2, dp=256, ep=4, zero=3))),
+        ("half_the_gpus", "other GPUs", lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=4, v=12, sequence_parallel=True))),
+        ("ep_counted_as_gpus", "other GPUs",
+         lambda: of(MIXTURE, JOB(8, tp=4, pp=1, dp=1, ep=64, sequence_parallel=True))),
+        ("batch_500", "another batch",
+         lambda: of(DENSE, Plan(500, 1, tp=8, pp=4, dp=8, zero=1, sequence_parallel=True))),
+        ("sixty_four_stages", "unequal stages", lambda: of(DENSE, JOB(1, tp=4, pp=64, dp=1, sequence_parallel=True))),
+        ("thinner_than_a_layer", "unequal stages",
+         lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=48, sequence_parallel=True))),
+        ("too_few_rows", "cannot be laid out", lambda: of(DENSE, JOB(3, tp=8, pp=4, dp=8))),
+        ("sixty_four_tensor_ranks", "cannot be laid out", lambda: of(DENSE, JOB(1, tp=64, pp=4, dp=1))),
+        ("experts_on_parts_of_ranks", "cannot be laid out", lambda: of(MIXTURE, JOB(2, tp=1, pp=8, dp=32, ep=64))),
+        ("data_parallel", "state too large", lambda: of(DENSE, JOB(1, dp=256))),
+        ("no_tensor_parallelism", "activations too large", lambda: of(DENSE, JOB(1, tp=1, pp=32, dp=8))),
+        ("large_micro_batches", "activations too large",
+         lambda: of(DENSE, JOB(8, tp=8, pp=8, dp=4, sequence_parallel=True))),
+        ("one_huge_micro_batch", "one micro-batch too large",
+         lambda: of(DENSE, JOB(512, tp=8, pp=32, dp=1, recompute="full", sequence_parallel=True))),
+        ("all_recomputed", "recomputed for nothing",
+         lambda: of(DENSE, JOB(2, tp=8, pp=4, dp=8, v=12, recompute="full", sequence_parallel=True))),
+        ("deep_with_few_micro_batches", "a large bubble",
+         lambda: of(DENSE, JOB(4, tp=8, pp=16, dp=2, sequence_parallel=True))),
+        ("tensor_ranks_on_two_nodes", "tensor parallelism too wide",
+         lambda: of(DENSE, JOB(1, tp=16, pp=2, dp=8, sequence_parallel=True))),
+        ("no_sequence_parallelism", "norms on every tensor rank", lambda: of(DENSE, JOB(1, tp=8, pp=8, dp=4, v=12))),
+        ("experts_over_eight_nodes", "experts too far apart",
+         lambda: of("mixture, H100", JOB(2, tp=1, pp=4, dp=64, ep=64, v=12, recompute="full"))),
+        ("dense_advice_for_a_mixture", "many small kernels",
+         lambda: of("mixture, H100", JOB(2, tp=8, pp=4, dp=8, ep=16, v=12, recompute="full", sequence_parallel=True))),
+        ("thin_slices", "small products", lambda: of("dense, GB200", JOB(1, tp=8, pp=4, dp=8, sequence_parallel=True))),
+        ("calls_libs_plans", "called lib's", lambda: check.chosen_plans()),
+        ("exits", "exits", exits),
+        ("not_written", "not written", not_written),
+    ),
+}  # fmt: skip
 RIGHT = {
     "estimate": [term_by_term, as_an_answer(by_hand.estimate)],
     "main_costs": [term_by_term_again, by_the_cost_models_order, as_an_answer(by_hand.main_costs)],

@@ -1,37 +1,20 @@
 """Answers to Lab 6's choose_plan: wrong ones, each with the hint that it must get, and right ones."""
 
-import sys
-from dataclasses import replace
+import sys  # noqa: F401  in edits, as are replace and powers
+from dataclasses import replace  # noqa: F401
 from itertools import product
 
-from as_an_answer import as_an_answer
+from as_an_answer import as_an_answer, told
 
 from lib.cost import choose
 from lib.cost.plan import Plan
-from lib.cost.search import divisors, powers
-
-
-def plans(gpu, gpus, batch, tps, pps, sizes=divisors, fits=lambda gpu, tp: gpu.per_node % tp == 0):
-    """All plans that may be run, but for what is given."""
-    for tp in tps:
-        for pp in pps:
-            if not fits(gpu, tp) or gpus % (tp * pp):
-                continue
-            dp = gpus // (tp * pp)
-            for b in sizes(batch // dp) if batch % dp == 0 else []:
-                yield Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1)
+from lib.cost.search import divisors, powers  # noqa: F401
 
 
 def all_plans(model, gpu, gpus, batch):
-    return list(plans(gpu, gpus, batch, divisors(model.heads), divisors(model.layers)))
-
-
-def least(found, gpu, memory, *keys):
-    """Of the plans that fit the first for which these are least."""
-    fit = [plan for plan in found if memory(plan) <= gpu.memory]
-    if not fit:
-        raise ValueError(f"none of {len(found)} plans fits")
-    return min(fit, key=lambda plan: tuple(key(plan) for key in keys))
+    for tp, pp in product(divisors(model.heads), divisors(model.layers)):
+        if gpu.per_node % tp == gpus % (tp * pp) == 0 and batch % (dp := gpus // (tp * pp)) == 0:
+            yield from (Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1) for b in divisors(batch // dp))
 
 
 # right
@@ -61,7 +44,10 @@ def one_comprehension(model, gpu, gpus, batch, memory, seconds):
         for tp, pp, b in degrees
         if model.heads % tp == model.layers % pp == gpus % (tp * pp) == 0 and batch % (gpus // (tp * pp) * b) == 0
     ]
-    return least(found, gpu, memory, seconds, memory)
+    fit = [plan for plan in found if memory(plan) <= gpu.memory]
+    if not fit:
+        raise ValueError(f"none of {len(found)} plans fits")
+    return min(fit, key=lambda plan: (seconds(plan), memory(plan)))
 
 
 def keeps_the_best_so_far(model, gpu, gpus, batch, memory, seconds):
@@ -82,124 +68,7 @@ def keeps_the_best_so_far(model, gpu, gpus, batch, memory, seconds):
     return best[1]
 
 
-# wrong: no plan
-
-
-def calls_libs(model, gpu, gpus, batch, memory, seconds):
-    return choose.choose_plan(model, gpu, gpus, batch, memory, seconds)
-
-
-def returns_nothing(model, gpu, gpus, batch, memory, seconds):
-    as_in_the_notebook(model, gpu, gpus, batch, memory, seconds)
-
-
-def all_of_the_tuple(model, gpu, gpus, batch, memory, seconds):
-    plan = as_in_the_notebook(model, gpu, gpus, batch, memory, seconds)
-    return seconds(plan), memory(plan), plan
-
-
-def dp_is_a_float(model, gpu, gpus, batch, memory, seconds):
-    plan = as_in_the_notebook(model, gpu, gpus, batch, memory, seconds)
-    return replace(plan, dp=gpus / (plan.tp * plan.pp))
-
-
-def rows_before_gpus(model, gpu, gpus, batch, memory, seconds):
-    found = []
-    for tp, pp in product(divisors(model.heads), divisors(model.layers)):
-        dp = gpus // (tp * pp)
-        if batch % dp == 0 and gpus % (tp * pp) == 0 and gpu.per_node % tp == 0:
-            found += [Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1) for b in divisors(batch // dp)]
-    return least(found, gpu, memory, seconds, memory)
-
-
-def whole_nodes(model, gpu, gpus, batch, memory, seconds):
-    if gpus % gpu.per_node:
-        raise ValueError(f"{gpus} GPUs are no whole nodes")
-    return as_in_the_notebook(model, gpu, gpus, batch, memory, seconds)
-
-
-# wrong: a plan that may not be run
-
-
-def gpus_left_over(model, gpu, gpus, batch, memory, seconds):
-    found = []
-    for tp, pp in product(divisors(model.heads), divisors(model.layers)):
-        dp = gpus // (tp * pp)
-        if gpu.per_node % tp == 0 and dp and batch % dp == 0:
-            found += [Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1) for b in divisors(batch // dp)]
-    return least(found, gpu, memory, seconds, memory)
-
-
-def across_nodes(model, gpu, gpus, batch, memory, seconds):
-    found = plans(gpu, gpus, batch, divisors(model.heads), divisors(model.layers), fits=lambda gpu, tp: True)
-    return least(list(found), gpu, memory, seconds, memory)
-
-
-def any_tp_of_a_node(model, gpu, gpus, batch, memory, seconds):
-    found = plans(gpu, gpus, batch, divisors(gpu.per_node), divisors(model.layers))
-    return least(list(found), gpu, memory, seconds, memory)
-
-
-def any_pp_up_to_the_layers(model, gpu, gpus, batch, memory, seconds):
-    found = plans(gpu, gpus, batch, divisors(model.heads), range(1, model.layers + 1))
-    return least(list(found), gpu, memory, seconds, memory)
-
-
-def any_dp(model, gpu, gpus, batch, memory, seconds):
-    found = []
-    for tp, pp in product(divisors(model.heads), divisors(model.layers)):
-        if gpu.per_node % tp == 0 and gpus % (tp * pp) == 0:
-            dp = gpus // (tp * pp)
-            found += [Plan(batch, b, tp, pp, dp, zero=1, sequence_parallel=tp > 1) for b in divisors(batch // dp)]
-    return least(found, gpu, memory, seconds, memory)
-
-
-def b_divides_the_batch(model, gpu, gpus, batch, memory, seconds):
-    found = plans(gpu, gpus, batch, divisors(model.heads), divisors(model.layers), sizes=lambda rows: divisors(batch))
-    return least([p for p in found if p.micro_batches], gpu, memory, seconds, memory)
-
-
-def the_batch_of_a_rank(model, gpu, gpus, batch, memory, seconds):
-    plan = as_in_the_notebook(model, gpu, gpus, batch, memory, seconds)
-    return replace(plan, global_batch=batch // plan.dp)
-
-
-def interleaved(model, gpu, gpus, batch, memory, seconds):
-    plan = as_in_the_notebook(model, gpu, gpus, batch, memory, seconds)
-    return replace(plan, v=2) if plan.pp > 1 else plan
-
-
-def no_zero(model, gpu, gpus, batch, memory, seconds):
-    found = [replace(plan, zero=0) for plan in all_plans(model, gpu, gpus, batch)]
-    return least(found, gpu, memory, seconds, memory)
-
-
-def no_sequence_parallelism(model, gpu, gpus, batch, memory, seconds):
-    found = [replace(plan, sequence_parallel=False) for plan in all_plans(model, gpu, gpus, batch)]
-    return least(found, gpu, memory, seconds, memory)
-
-
-def always_sequence_parallel(model, gpu, gpus, batch, memory, seconds):
-    found = [replace(plan, sequence_parallel=True) for plan in all_plans(model, gpu, gpus, batch)]
-    return least(found, gpu, memory, seconds, memory)
-
-
-# wrong: does not fit, or is not the fastest
-
-
-def memory_ignored(model, gpu, gpus, batch, memory, seconds):
-    return min(all_plans(model, gpu, gpus, batch), key=lambda plan: (seconds(plan), memory(plan)))
-
-
-def single_rows(model, gpu, gpus, batch, memory, seconds):
-    found = plans(gpu, gpus, batch, divisors(model.heads), divisors(model.layers), sizes=lambda rows: [1])
-    return least(list(found), gpu, memory, seconds, memory)
-
-
-def stages_in_powers_of_two(model, gpu, gpus, batch, memory, seconds):
-    stages = [pp for pp in powers(model.layers) if model.layers % pp == 0]
-    found = plans(gpu, gpus, batch, divisors(model.heads), stages)
-    return least(list(found), gpu, memory, seconds, memory)
+# wrong
 
 
 def one_after_another(model, gpu, gpus, batch, memory, seconds):
@@ -214,111 +83,56 @@ def one_after_another(model, gpu, gpus, batch, memory, seconds):
     return found[0]
 
 
-def largest_micro_batch(model, gpu, gpus, batch, memory, seconds):
-    return least(all_plans(model, gpu, gpus, batch), gpu, memory, lambda plan: -plan.micro_batch, seconds)
-
-
-# wrong: ties, and nothing fits
-
-
-def seconds_alone(model, gpu, gpus, batch, memory, seconds):
-    return least(all_plans(model, gpu, gpus, batch), gpu, memory, seconds)
-
-
-def most_memory_of_the_fastest(model, gpu, gpus, batch, memory, seconds):
-    return least(all_plans(model, gpu, gpus, batch), gpu, memory, seconds, lambda plan: -memory(plan))
-
-
-def whole_tuples(model, gpu, gpus, batch, memory, seconds):
-    found = [p for p in all_plans(model, gpu, gpus, batch) if memory(p) <= gpu.memory]
-    if not found:
-        raise ValueError("nothing fits")
-    return min((seconds(plan), memory(plan), plan) for plan in found)[2]
-
-
-def none_of_them(model, gpu, gpus, batch, memory, seconds):
-    found = [p for p in all_plans(model, gpu, gpus, batch) if memory(p) <= gpu.memory]
-    return min(found, key=lambda plan: (seconds(plan), memory(plan)), default=None)
-
-
-def smallest_if_nothing_fits(model, gpu, gpus, batch, memory, seconds):
-    found = all_plans(model, gpu, gpus, batch)
-    try:
-        return least(found, gpu, memory, seconds, memory)
-    except ValueError:
-        return min(found, key=memory)
-
-
-def takes_from_an_empty_list(model, gpu, gpus, batch, memory, seconds):
-    found = [p for p in all_plans(model, gpu, gpus, batch) if memory(p) <= gpu.memory]
-    return sorted(found, key=lambda plan: (seconds(plan), memory(plan)))[0]
-
-
-def asserts(model, gpu, gpus, batch, memory, seconds):
-    found = [p for p in all_plans(model, gpu, gpus, batch) if memory(p) <= gpu.memory]
-    assert found, "nothing fits"
-    return min(found, key=lambda plan: (seconds(plan), memory(plan)))
-
-
-def one_list_for_all_calls(model, gpu, gpus, batch, memory, seconds, found=[]):  # noqa: B006
-    found += [(seconds(p), memory(p), p) for p in all_plans(model, gpu, gpus, batch) if memory(p) <= gpu.memory]
-    if not found:
-        raise ValueError("nothing fits")
-    return min(found, key=lambda each: each[:2])[2]
-
-
-def exits_where_nothing_fits(model, gpu, gpus, batch, memory, seconds):
-    found = [p for p in all_plans(model, gpu, gpus, batch) if memory(p) <= gpu.memory]
-    return min(found, key=lambda plan: (seconds(plan), memory(plan))) if found else sys.exit("nothing fits")
-
-
-def costs_of_its_own(model, gpu, gpus, batch, memory, seconds):
-    """By the number of tensor ranks and stages, whatever it is given."""
-    return min(all_plans(model, gpu, gpus, batch), key=lambda plan: (plan.tp * plan.pp, plan.pp, plan.micro_batch))
-
-
-def a_generator(model, gpu, gpus, batch, memory, seconds):
-    return (plan for plan in [as_in_the_notebook(model, gpu, gpus, batch, memory, seconds)])
-
-
 def not_written(model, gpu, gpus, batch, memory, seconds):
     raise NotImplementedError
 
 
-WRONG = {
-    calls_libs: "called lib's",
-    returns_nothing: "nothing returned",
-    all_of_the_tuple: "not a plan",
-    dp_is_a_float: "not a plan",
-    rows_before_gpus: "dp is 0",
-    whole_nodes: "a plan not looked at",
-    gpus_left_over: "other GPUs",
-    across_nodes: "tensor ranks on two nodes",
-    any_tp_of_a_node: "heads are cut",
-    any_pp_up_to_the_layers: "stages unlike",
-    any_dp: "rows left over",
-    b_divides_the_batch: "rows left over",
-    the_batch_of_a_rank: "other choices",
-    interleaved: "other choices",
-    no_zero: "without ZeRO",
-    no_sequence_parallelism: "without sequence parallelism",
-    always_sequence_parallel: "without sequence parallelism",
-    memory_ignored: "does not fit",
-    single_rows: "one row in a micro-batch",
-    stages_in_powers_of_two: "a plan not looked at",
-    one_after_another: "not the fastest",
-    largest_micro_batch: "not the fastest",
-    seconds_alone: "memory does not decide",
-    most_memory_of_the_fastest: "memory does not decide",
-    whole_tuples: "plans compared",
-    none_of_them: "no error",
-    smallest_if_nothing_fits: "no error",
-    takes_from_an_empty_list: "not a ValueError",
-    asserts: "not a ValueError",
-    one_list_for_all_calls: "an earlier call's plan",
-    exits_where_nothing_fits: "exits",
-    costs_of_its_own: "does not fit",
-    a_generator: "not a plan",
-    not_written: "not written",
-}
+SKIP, PLAN = "gpu.per_node % tp or gpus % (tp * pp) or batch % dp", "seconds(plan), memory(plan), plan"
+FITS, EMPTY = "if memory(plan) <= gpu.memory:", "    found = []\n"
+BEST, ORDER = "return min(found, key=lambda each: each[:2])[2]", "each[:2]"
+NONE = 'raise ValueError(f"no plan for {batch} rows on {gpus} GPUs fits into {gpu.memory:.3g} bytes: use more GPUs")'
+CHANGED = f"best = {BEST.removeprefix('return ')}\n    return replace(best, "
+WRONG = told(
+    as_in_the_notebook,
+    ("calls_libs", "called lib's", lambda *args: choose.choose_plan(*args)),
+    ("not_written", "not written", not_written),
+    ("returns_nothing", "nothing returned", (BEST, BEST.removeprefix("return "))),
+    ("all_of_the_tuple", "not a plan", ("each[:2])[2]", "each[:2])")),
+    ("dp_is_a_float", "not a plan", (BEST, f"{CHANGED}dp=gpus / (best.tp * best.pp))")),
+    ("a_generator", "not a plan", (BEST, BEST.replace("return", "yield"))),
+    ("rows_before_gpus", "dp is 0", (SKIP, "batch % dp or gpus % (tp * pp) or gpu.per_node % tp")),
+    ("whole_nodes", "a plan not looked at",
+     (EMPTY, f"{EMPTY}    if gpus % gpu.per_node:\n        raise ValueError('no whole nodes')\n")),
+    ("stages_in_powers_of_two", "a plan not looked at",
+     ("divisors(model.layers)", "[pp for pp in powers(model.layers) if model.layers % pp == 0]")),
+    ("gpus_left_over", "other GPUs", (SKIP, "gpu.per_node % tp or dp == 0 or batch % dp")),
+    ("across_nodes", "tensor ranks on two nodes", ("gpu.per_node % tp or ", "")),
+    ("any_tp_of_a_node", "heads are cut", ("divisors(model.heads)", "divisors(gpu.per_node)")),
+    ("any_pp_up_to_the_layers", "stages unlike", ("divisors(model.layers)", "range(1, model.layers + 1)")),
+    ("any_dp", "rows left over", (" or batch % dp", "")),
+    ("b_divides_the_batch", "rows left over", ("divisors(batch // dp)", "divisors(batch) if batch % dp == 0 else []"),
+     (FITS, "if b * dp <= batch and memory(plan) <= gpu.memory:")),
+    ("the_batch_of_a_rank", "other choices", (BEST, f"{CHANGED}global_batch=batch // best.dp)")),
+    ("interleaved", "other choices", (BEST, f"{CHANGED}v=2 if best.pp > 1 else 1)")),
+    ("no_zero", "without ZeRO", ("zero=1", "zero=0")),
+    ("no_sequence_parallelism", "without sequence parallelism", ("tp > 1", "False")),
+    ("always_sequence_parallel", "without sequence parallelism", ("tp > 1", "True")),
+    ("memory_ignored", "does not fit", (FITS, "if True:")),
+    ("costs_of_its_own", "does not fit", (FITS, "if True:"), (PLAN, "(tp * pp, pp, b), memory(plan), plan")),
+    ("costs_of_its_own_where_it_fits", "seconds not asked",
+     (PLAN, "abs(tp - 2) + abs(pp - 2), memory(plan), plan")),
+    ("single_rows", "one row in a micro-batch", ("divisors(batch // dp)", "[1]")),
+    ("one_after_another", "not the fastest", one_after_another),
+    ("largest_micro_batch", "not the fastest", (ORDER, "(-each[2].micro_batch, each[0])")),
+    ("seconds_alone", "memory does not decide", (ORDER, "each[0]")),
+    ("most_memory_of_the_fastest", "memory does not decide", (ORDER, "(each[0], -each[1])")),
+    ("whole_tuples", "plans compared", (BEST, "return min(found)[2]")),
+    ("none_of_them", "no error", (NONE, "return None")),
+    ("smallest_if_nothing_fits", "no error", (FITS, "if True:"),
+     (ORDER, "(each[1] > gpu.memory, *each[each[1] > gpu.memory : 2])")),
+    ("takes_from_an_empty_list", "not a ValueError", (NONE, "return found[0]")),
+    ("asserts", "not a ValueError", (f"if not found:\n        {NONE}", "assert found, 'nothing fits'")),
+    ("one_list_for_all_calls", "an earlier call's plan", ("seconds):", "seconds, found=[]):"), (EMPTY, "")),
+    ("exits_where_nothing_fits", "exits", (NONE, "sys.exit('nothing fits')")),
+)  # fmt: skip
 RIGHT = [as_an_answer(choose.choose_plan), as_in_the_notebook, one_comprehension, keeps_the_best_so_far]

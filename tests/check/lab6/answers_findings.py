@@ -206,7 +206,7 @@ WRONG = {
     one_called_healthy: "called healthy",
     a_step_too_late: "not the first",
     the_step_after_it: "not the first",
-    a_healthy_one_accused: "not the first",
+    a_healthy_one_accused: "called ill",
     an_axis_that_is_not_there: "no such axis",
     input_for_activation: "it would show elsewhere",
     one_set_for_another: "it would show elsewhere",

@@ -391,7 +391,7 @@ WRONG = {
         ranks_descend: "another order",
         last_group_first: "another order",
         in_the_order_of_axes: "another order",
-        names_in_a_text: "other groups",
+        names_in_a_text: "parts of names",
         one_list_for_all_groups: "one buffer for all calls",
         groups_one_by_one: "not lists of ranks",
         takes_axes_out: "arguments changed",

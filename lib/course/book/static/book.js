@@ -56,7 +56,8 @@ function* shownBelow(element) {
   }
 }
 
-// Until their guesses are made, answers are not there, nor what the cells show that tell them.
+// Until their guesses are made, answers are not there, nor what the cells show that tell them: those just below, those
+// that print a guess, and those below a text that speaks of the prediction above it.
 function lockPredictions() {
   const waiting = new Map(); // what is hidden -> names of the guesses that it waits for
   const hold = (names, shown) => {
@@ -81,20 +82,24 @@ function lockPredictions() {
     const names = [...cell.classList].filter((one) => one.startsWith("tag_waits-")).map((one) => one.slice(10));
     hold(names, [...cell.querySelectorAll(":scope > .cell_output"), ...shownBelow(cell)]);
   }
-  const answers = [...document.querySelectorAll(".bd-article .predict")];
-  for (const answer of answers) answer.hidden = true;
   const asked = [];
-  for (const cell of document.querySelectorAll(".tag_predict")) {
-    const [, told, what] = cell.textContent.match(/^(\w+(?:, \w+)*) = .*# Predict: (.*)$/m);
-    const place = answers.indexOf(cell.previousElementSibling);
-    const [answer] = place < 0 ? [] : answers.splice(place, 1);
-    asked.push([told.split(", "), `Your guess: ${what.replace(/^type (your )?/, "")}`, answer, cell, (form) => cell.append(form)]);
+  for (const one of document.querySelectorAll(".bd-article :is(.predict, .tag_predict, .predicted)")) {
+    if (one.matches(".predicted")) {
+      hold(asked.at(-1).names, shownBelow(one));
+    } else if (one.matches(".tag_predict")) {
+      const [, names, what] = one.textContent.match(/^(\w+(?:, \w+)*) = .*# Predict: (.*)$/m);
+      const answer = one.previousElementSibling.matches(".predict") ? one.previousElementSibling : null;
+      const question = `Your guess: ${what.replace(/^type (your )?/, "")}`;
+      asked.push({ names: names.split(", "), question, answer, below: one, put: (form) => one.append(form) });
+    } else {
+      one.hidden = true;
+      if (one.nextElementSibling?.matches(".tag_predict")) continue;
+      const names = [`answer ${asked.length}`];
+      asked.push({ names, question: "Your guess", answer: one, below: one, put: (form) => one.before(form) });
+    }
   }
-  for (const [place, answer] of answers.entries()) {
-    asked.push([[`answer ${place}`], "Your guess", answer, answer, (form) => answer.before(form)]);
-  }
-  for (const [names, , , where] of asked) hold(names, shownBelow(where));
-  for (const [names, question, answer, , put] of asked) put(ask(names, question, (guess) => release(names, answer, guess)));
+  for (const { names, below } of asked) hold(names, shownBelow(below));
+  for (const { names, question, answer, put } of asked) put(ask(names, question, (guess) => release(names, answer, guess)));
 }
 
 // --- figures that move -------------------------------------------------------------------------------------------------
@@ -118,20 +123,18 @@ async function unpacked(base64) {
 
 // A slider or a menu; `moved` is called when it has moved. Its place is control.place().
 function controlOf({ name, stops, start, menu }, moved) {
-  const said = make("output", { textContent: stops[start] });
   const input = menu ? make("select", {}, ...stops.map((stop) => make("option", { textContent: stop })))
     : make("input", { type: "range", min: 0, max: stops.length - 1, step: 1 });
-  if (menu) input.selectedIndex = start; else input.value = start;
-  const place = () => (menu ? input.selectedIndex : Number(input.value));
+  const at = menu ? "selectedIndex" : "valueAsNumber", said = menu ? [] : [make("output")];
   const tell = () => {
-    said.textContent = stops[place()];
-    input.setAttribute("aria-valuetext", stops[place()]);
+    for (const one of said) one.textContent = stops[input[at]];
+    if (!menu) input.setAttribute("aria-valuetext", stops[input[at]]);
   };
-  if (!menu) tell();
-  input.addEventListener("input", () => { if (!menu) tell(); moved(); });
-  const row = make("label", {}, make("span", { textContent: name.replaceAll("_", " ") }), input, ...(menu ? [] : [said]));
-  const go = (to) => { if (menu) input.selectedIndex = to; else { input.value = to; tell(); } moved(); };
-  return { row, place, go, stops };
+  const go = (place) => { input[at] = place; tell(); };
+  go(start);
+  input.addEventListener("input", () => { tell(); moved(); });
+  const row = make("label", {}, make("span", { textContent: name.replaceAll("_", " ") }), input, ...said);
+  return { row, place: () => input[at], go: (place) => { go(place); moved(); }, stops };
 }
 
 // Play and pause; a step at a time for who wants little motion. Nothing moves before it is asked to.
