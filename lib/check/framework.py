@@ -88,13 +88,12 @@ def _evaluate_on_ranks(worlds, answers):
                     odd = next((name for name in names[:-1] if at_odds(book, name)), None)
                     finished = names[: names.index(odd)] if odd else names[:-1]
                     seen = {name: _saved(folder, list(measures).index(name), nproc) for name in finished}
-                    guilty = odd or names[-1]
-                    exercise, fn = next((e, fn) for e, fn in waiting if e.name == guilty)
+                    exercise, fn = next((e, fn) for e, fn in waiting if e.name == (odd or names[-1]))
                     if odd:  # what it left behind may be the fault of all that came after it
                         outcomes |= _evaluate_on_ranks(worlds, [(exercise, fn)])
                     else:
                         problem = _of_failure(exercise, nproc, error)
-                        outcomes[guilty] = _judge_runs(exercise, runs[guilty], problem, error.output)
+                        outcomes[exercise.name] = _judge_runs(exercise, runs[exercise.name], problem, error.output)
                 except TypeError as error:  # a function that cannot be sent to the ranks
                     if len(waiting) > 1:
                         alone = {e.name: _evaluate_on_ranks(worlds, [(e, fn)])[e.name] for e, fn in waiting}
@@ -162,14 +161,13 @@ def _evaluate_here(exercise, fn):
 
 
 def _judge(exercise, runs, problem, printed=()):
-    if problem is not None and problem.kind == "not written":
+    if problem and problem.kind == "not written":
         return _not_written(exercise)
     lines, points = [exercise.name], 0
     for claim in exercise.claims:
         found = problem or claim.judge(runs)
         if found is None:
-            points += claim.points
-            lines += _right(claim.name, claim.says)
+            points, lines = points + claim.points, lines + _right(claim.name, claim.says)
             continue
         lines.append(f"  --  {claim.name}")
         for line in found.text.splitlines():
@@ -187,10 +185,8 @@ def _judge(exercise, runs, problem, printed=()):
 
 def _printed(printed):
     """What the answer printed: where something is wrong it may tell what."""
-    if not printed:
-        return []
-    more = [f"... {len(printed) - PRINTS} more lines"] if len(printed) > PRINTS else []
-    return ["      It printed:", *(f"        {line[:100]}" for line in [*printed[:PRINTS], *more])]
+    more = [f"... {len(printed) - PRINTS} more lines"][: max(0, len(printed) - PRINTS)]
+    return ["      It printed:"][: len(printed)] + [f"        {line[:100]}" for line in [*printed[:PRINTS], *more]]
 
 
 def _right(name, says):
@@ -224,16 +220,14 @@ def _together(bundle, outcomes):
             lines += _right(part.name, "; ".join(claim.name for claim in part.claims))
         else:
             lines += [f"  --  {part.name}", *("    " + line for line in outcome.lines[1:-1])]
-    wrong = [(f"{p.name}: {o.message}", o.hint) for p, o in zip(bundle.parts, outcomes, strict=True) if not o.passed]
-    message, hint = wrong[0] if wrong else ("passed", None)
+    wrong = ((f"{p.name}: {o.message}", o.hint) for p, o in zip(bundle.parts, outcomes, strict=True) if not o.passed)
+    message, hint = next(wrong, ("passed", None))
     return Outcome(points, bundle.points, [*lines, _score(bundle, points)], message, hint, outcomes)
 
 
 def _forbidden_call(exercise, runs, problem):
     """Does the answer call what it is meant to build? The ledger knows the op, the lib function and the line."""
-    books = [run.ledger for run in runs] + (
-        [problem.facts["ledger"]] if problem and problem.facts.get("ledger") else []
-    )
+    books = [run.ledger for run in runs] + [book for book in [problem and problem.fact("ledger")] if book]
     for book in books:
         inside = dict.fromkeys(range(book.world_size), False)
         for rank in range(book.world_size):
@@ -267,8 +261,7 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
 
 
 def _report(exercise, outcome):
-    path = os.environ.get("LAB_REPORT")
-    if path:
+    if path := os.environ.get("LAB_REPORT"):
         hint = fingerprints.text_of(exercise, outcome.hint)
         facts = {
             "id": exercise.name, "points": outcome.points, "max_points": outcome.max_points, "message": outcome.message,
@@ -281,7 +274,7 @@ def _report(exercise, outcome):
 def _where(outcome):
     """The first line of the answer that the verdict names below its message: "line 3 of f: y = x[0]"; "" if none."""
     failed = next((part for part in outcome.parts or [outcome] if part.problem), None)
-    found = PLACE.search(failed.problem.text) if failed else None
+    found = failed and PLACE.search(failed.problem.text)
     return found[0] if found and found[0] not in outcome.message else ""
 
 
@@ -295,13 +288,13 @@ def stand_in(exercise: Exercise, fn: Callable) -> Callable:
     """`fn` once it has passed its check in this kernel; until then lib's, and a line that says so, once a cell."""
     if _passed.get(exercise.name) is fn:
         return fn
-    kernel = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    kernel = "IPython" in sys.modules and sys.modules["IPython"].get_ipython()
     cell = (getattr(kernel, "execution_count", None), exercise.name)
-    if cell not in _said or kernel is None:
+    if cell not in _said or not kernel:
         print(f"(running lib's {exercise.name}: yours has not passed its check yet)")
     _said.add(cell)
     return exercise.reference
 
 
 def _ranks(n):
-    return "1 rank" if n == 1 else f"{n} ranks"
+    return f"{n} rank{'s'[: n != 1]}"

@@ -19,12 +19,18 @@ BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
 
 class count_products:
-    """`with count_products() as factors:` fills `factors` with the shapes of both factors of each product."""
+    """`with count_products() as factors:` fills `factors` with the shapes of both factors of each product.
+
+    outer: also products of elements that are larger than both factors, as an outer product's: as ((m, n), (1, 1)).
+    """
+
+    def __init__(self, outer=False):
+        self.products = (*PRODUCTS, "mul.Tensor") if outer else PRODUCTS
 
     def __enter__(self):
         factors = []
         self.library = torch.library.Library("aten", "IMPL")
-        for name in PRODUCTS:
+        for name in self.products:
             packet, _, overload = name.partition(".")
             op = getattr(getattr(torch.ops.aten, packet), overload or "default")
             self.library.impl(name, _noting(op, factors), "BackendSelect", with_keyset=True)
@@ -36,9 +42,13 @@ class count_products:
 
 def _noting(op, factors):
     def note(keyset, *args, **kwargs):
-        a, b = [arg for arg in args if isinstance(arg, torch.Tensor)][-2:]  # addmm's first is added, not multiplied
-        factors.append((tuple(a.shape), tuple(b.shape)))
-        return op.redispatch(keyset & BELOW, *args, **kwargs)
+        a, b = ([args[0]] + [arg for arg in args if isinstance(arg, torch.Tensor)])[-2:]  # addmm's first is added
+        out = op.redispatch(keyset & BELOW, *args, **kwargs)
+        if op is not torch.ops.aten.mul.Tensor:
+            factors.append((tuple(a.shape), tuple(b.shape)))
+        elif out.numel() > max(a.numel(), b.numel()):
+            factors.append((tuple(out.shape), (1, 1)))
+        return out
 
     return note
 

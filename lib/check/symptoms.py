@@ -68,6 +68,20 @@ def members(p):
     return failed(p).members if failed(p) and failed(p).case else ()
 
 
+def left_under_way(p):
+    """Do ranks wait for each other when no rank is in the answer's function any more?"""
+    return p.kind == "timeout" and failed(p) is not None and not failed(p).case and bool(failed(p).awaited)
+
+
+def in_parts(p):
+    """Is it a 2nd, 3rd, ... of the expected sum everywhere, and not because ranks are missing in it?"""
+    if p.kind != "value" or any(map(p.fact, ("absent", "doubled", "moved", "own", "narrowed"))):
+        return False
+    ratios = p.trace[2][p.facts["rank"]] if isinstance(p.trace, list) and len(p.trace) == 3 else []
+    parts = {round(1 / x, 6) for x in ratios if isinstance(x, float) and 0 < x < 1}
+    return len(parts) == 1 and parts.pop().is_integer() and all(isinstance(x, float) and x < 1 for x in ratios)
+
+
 def mixed_up_ranks(p):
     """Trouble in a group whose ranks are not 0 to N-1, checked last: everywhere else the answer was right."""
     where = members(p)
@@ -120,7 +134,20 @@ NO_NUMBER = Hint(
     "the function must end with `return ...`.",
 )
 ENDLESS = Hint(
-    "never ends", kind("endless", "timeout"), "some loop never reaches its end: what must change for it to end?"
+    "never ends",
+    lambda p: p.kind in ("endless", "timeout") and not left_under_way(p),
+    "some loop never reaches its end: what must change for it to end?",
+)
+UNDER_WAY = Hint(
+    "a message that nobody waits for",
+    left_under_way,
+    "your function has returned on these ranks, and messages that it began are still under way: all that comes after "
+    "waits for them. Call .wait() on every work that isend, irecv, a batch or async_op=True gives you.",
+)
+RAISED = Hint(
+    "an error in one case",
+    kind("raised"),
+    "your function must take what it is given in this case: look at the line above with these values in mind.",
 )
 EXITED = Hint("exits", kind("exited"), "return from the function; nothing else in a lab should end the process.")
 UNREADABLE = Hint(
@@ -132,7 +159,11 @@ IN_PLACE = Hint(
     "the caller's tensor must hold the result: write into it, tensor.copy_(result). `tensor = result` only gives the "
     "name to another tensor.",
 )
-DIVIDED = Hint("divided by N", fact("divided"), "all-reduce sums here. Whoever wants the mean divides afterwards.")
+DIVIDED = Hint(
+    "divided by N",
+    either(fact("divided"), in_parts),
+    "all-reduce sums here. Whoever wants the mean divides afterwards.",
+)
 NOTHING_ADDED = Hint(
     "unsummed",
     lambda p: p.fact("own") and not p.fact("finished"),
@@ -204,7 +235,14 @@ NO_GRAPH = Hint(
     "what sends is unknown to autograd, and detach() cuts the graph: a torch.autograd.Function says what backward is.",
 )
 CALLED_LIB = Hint("called lib's", kind("built-in"), "build it from what the function is given.")
-ANYWHERE = (ENDLESS, EXITED, UNREADABLE)  # for every exercise, last
+ANYWHERE = (ENDLESS, UNDER_WAY, EXITED, UNREADABLE, RAISED)  # for every exercise, last
+
+
+OTHER_WAY_ROUND = Hint(
+    "the other way round",
+    lambda p: p.kind == "neighbours" and p.facts["peers"] == [(p.facts["rank"] - 1) % p.facts["case"].world_size],
+    "it is a ring, but goes to the left: send to the right, (rank + 1) % N, and receive from the left.",
+)
 
 
 def remainder_hint(cases):
@@ -217,10 +255,12 @@ def remainder_hint(cases):
 
 
 def nothing_there(cases):
+    some_empty = both(hung, in_case(cases, lambda case: case.n < case.world_size))
     return Hint(
         "right only where there is something",
-        both(kind(*SHAPES), in_case(cases, lambda case: case.n == 0)),
-        "here n is 0: every chunk is empty, and all ranks still do their rounds, or none does.",
+        either(both(kind(*SHAPES), in_case(cases, lambda case: case.n == 0)), some_empty),
+        "here some chunks are empty, or all: a rank with an empty chunk still does all its rounds, as the others wait "
+        "for it.",
     )
 
 

@@ -14,7 +14,7 @@ from lib.check.left_out import BUILT
 from lib.check.traffic import sent
 from lib.collectives.pairwise import all_to_all
 
-EQUAL, UNEVEN, ROWS = "equal blocks", "uneven blocks", "uneven blocks of rows of 3"
+EQUAL, UNEVEN, ROWS, EQUAL_ROWS = "equal blocks", "uneven blocks", "uneven blocks of rows of 3", "equal blocks of rows"
 NOTHING = "rank 0 sends nothing, the last receives nothing"
 F32, F64, I64 = torch.float32, torch.float64, torch.int64
 
@@ -23,7 +23,7 @@ def _count(case, i, j):
     """Rows that rank i has for rank j: some blocks are empty."""
     if case.what == NOTHING and (i == 0 or j == case.world_size - 1):
         return 0
-    return 2 if case.what == EQUAL else (i + 2 * j) % 3 + (i == j)
+    return 2 if case.what in (EQUAL, EQUAL_ROWS) else (i + 2 * j) % 3 + (i == j)
 
 
 def _case(members, what, dtype):
@@ -35,6 +35,7 @@ def _case(members, what, dtype):
 CASES = (
     *(_case(group, *what) for group in GROUPS for what in ((EQUAL, F32), (UNEVEN, F32), (UNEVEN, I64), (ROWS, F64))),
     _case(ALONE, EQUAL, F64), _case(ALONE, UNEVEN, I64), _case(GROUPS[2], NOTHING, F32),
+    _case(GROUPS[1], EQUAL_ROWS, F32),
 )  # fmt: skip
 CASES += (replace(CASES[0], again=1),)
 
@@ -43,7 +44,7 @@ def _blocks(case, pairs):
     """The blocks of these (from, to), one below the other. Row k of i's block for j: 1000 (i+1) + 100 (j+1) + k."""
     rows = [1000 * (i + 1) + 100 * (j + 1) + k for i, j in pairs for k in range(_count(case, i, j))]
     line = torch.tensor(rows, dtype=case.dtype, device="cpu")  # (rows,)
-    if case.what == ROWS:
+    if case.what in (ROWS, EQUAL_ROWS):
         line = line[:, None] + 10000 * torch.arange(3, dtype=case.dtype, device="cpu")
     return line * FINE.get(case.dtype, 1)
 
@@ -51,7 +52,7 @@ def _blocks(case, pairs):
 def _give(case, rank):
     ranks = range(case.world_size)
     counts = [[_count(case, rank, j) for j in ranks], [_count(case, i, rank) for i in ranks]]
-    counts = [None, None] if case.what == EQUAL else counts
+    counts = [None, None] if case.what in (EQUAL, EQUAL_ROWS) else counts
     tensor = _blocks(case, [(rank, j) for j in ranks])
     return {"tensor": tensor, "send_counts": counts[0], "recv_counts": counts[1]}
 
@@ -133,6 +134,10 @@ EXERCISE = Exercise(
         Hint("nothing for a rank", s.in_case(CASES, lambda case: case.what == NOTHING, *s.SHAPES),
              "a rank may have nothing to send, or get nothing: it takes part in every round all the same, and "
              "returns an empty tensor of the right shape and dtype."),
+        Hint("elements for rows", s.in_case(CASES, lambda case: case.what == EQUAL_ROWS, *s.SHAPES),
+             "without counts every block has len(tensor) // N rows, of whatever shape a row is."),
+        Hint("powers of two only", s.in_case(CASES, lambda case: case.what == EQUAL and case.world_size == 3, "raised"),
+             "right on 2 ranks, and here are 3: in round s send to (rank + s) % N and receive from (rank - s) % N."),
         Hint("the counts are not used", s.kind("mismatch", "raised", "form"),
              "tensor.split(send_counts) are the blocks to send, and what comes from rank i has recv_counts[i] rows. "
              "Some blocks are empty, and rows may be longer than 1: tensor.new_empty(rows, *tensor.shape[1:])."),

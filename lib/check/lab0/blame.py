@@ -16,9 +16,10 @@ def _measure(fn):
 
 
 def _read(got):
-    """{group: (nth, op, [ranks])}, of any sequences; None if it has another form."""
+    """{group: (nth, op, [ranks])}, of any sequences or sets; None if it has another form."""
+    plain = lambda ranks: sorted(map(int, ranks)) if isinstance(ranks, set | frozenset) else [*map(int, ranks)]
     try:
-        return {group: (int(nth), op, sorted(map(int, ranks))) for group, (nth, op, ranks) in got.items()}
+        return {group: (int(nth), op, plain(ranks)) for group, (nth, op, ranks) in got.items()}
     except (AttributeError, TypeError, ValueError):
         return None
 
@@ -73,7 +74,7 @@ def _came(ranks, nth, calls):
 
 EXERCISE = Exercise(
     name="blame", reference=blame, measure=_measure, worlds=(), bonus=True,
-    leaves_out=NO_RANKS | {"returned": "a dict, of any sequences"},
+    leaves_out=NO_RANKS | {"returned": "a dict, of any sequences or sets"},
     claims=(
         claim("who never came", 2, "4 and 8 ranks; one or two missing, one without a record",
               _in_cases("4 ranks, 1 is missing", "8 ranks, 2 are missing", "a rank without a record")),
@@ -97,6 +98,9 @@ EXERCISE = Exercise(
              "the function must end with `return ...`; where nothing went wrong it returns {}."),
         Hint("another form", s.kind("returned"),
              "return a dict, {group: (nth, op, ranks)}, with ranks a list, and {} where nothing went wrong."),
+        Hint("not sorted",
+             _value(lambda want, have, calls: None not in (want, have) and have[2] != want[2] == sorted(have[2])),
+             "these are the right ranks in another order: return sorted(ranks)."),
         Hint("an entry for nothing", _value(lambda want, have, calls: have is not None and not have[2]),
              "leave a group out if nothing went wrong in it."),
         Hint("not a member",

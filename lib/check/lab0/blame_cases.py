@@ -68,7 +68,7 @@ CASES = {
         {"0": (2, "all_reduce", [1])},
     ),
     "another op, and a rank missing": (
-        _four(calls(BARRIER, REDUCE, waiting=1), rank2=calls(BARRIER, BROADCAST, waiting=1), rank3=calls(BARRIER)),
+        _four(calls(BARRIER, REDUCE, waiting=1), rank2=calls(BARRIER), rank3=calls(BARRIER, BROADCAST, waiting=1)),
         {"0": (2, "all_reduce", [2, 3])},
     ),
     "2 ranks, 2 ops": (

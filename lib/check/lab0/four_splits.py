@@ -130,6 +130,8 @@ HINTS = {
     "split_columns": (
         Hint("all-reduced with zeros", s.kind("calls", ops=["all_reduce"]),
              "the ranks add up whole results, mostly zeros. all_gather sends only what each rank has made."),
+        Hint("cut along rows", s.refused("shape"),
+             "x has K columns and w K rows, and both stay whole: cut w's columns, dim=1, and join along dim=1."),
         Hint("more than one all-gather", s.kind("calls"), "one dist.all_gather of this rank's (B, M/N) is enough."),
     ),
     "split_inner": (
@@ -166,7 +168,7 @@ SHARED = (
 
 def _part(name, return_says, work_says, wire_says):
     cases = partial(_cases, name)
-    calls = Calls(cases, partial(_give, name), partial(_want, name), watch=count_products)
+    calls = Calls(cases, partial(_give, name), partial(_want, name), watch=partial(count_products, outer=True))
     return Exercise(
         name=name, reference=getattr(splits, name), measure=calls, worlds=(2, 4), may_call=MAY_CALL,
         leaves_out=LEFT_OUT,

@@ -29,6 +29,7 @@ MISTAKES = {
                 "that splits w by columns, which is `split_columns`. Here x is split, by rows: dim 0."),
     ),
     "split_columns": (
+        Mistake("cut along rows", edit(SPLIT_W, "w.tensor_split(world_size)[rank]")),
         Mistake("not gathered", edit(JOIN, "return mine"),
                 "these are this rank's columns alone. dist.all_gather brings the others'; join them with torch.cat."),
         Mistake("joined along the rows", edit("dim=1)  # (B, M)\n", "dim=0)\n"),
@@ -50,6 +51,9 @@ MISTAKES = {
                 "this is one rank's partial sum: as large as x w, but with only some of its terms. Add the ranks' "
                 "partial sums, on every rank: dist.all_reduce."),
         Mistake("not added up", edit(ADD, "whole = y.clone(); dist.reduce(whole, 0); y = y if rank else whole")),
+        Mistake("another op", edit(ADD, "dist.all_reduce(y, dist.ReduceOp.MAX, group=group)"),
+                "the partial sums are terms of one sum: SUM, which all_reduce takes unless it is told otherwise."),
+        Mistake("another op", edit(ADD, "dist.all_reduce(y, dist.ReduceOp.MIN, group=group)")),
         Mistake("N times the result",
                 edit("x.tensor_split(world_size, dim=1)[rank] @ w.tensor_split(world_size)[rank]", "x @ w"),
                 "N times too large: every rank multiplied everything, and then these were added. Cut x and w first."),
@@ -80,6 +84,8 @@ MISTAKES = {
             edit("    for layer in", "    came = h.clone()\n    for layer in").then("    return h", "    return came"),
             "this is what arrived at the rank; its own layers have not been applied.",
         ),
+        Mistake("one layer each", edit("layers[rank * per_rank : (rank + 1) * per_rank]", "layers[rank : rank + 1]"),
+                "each rank has len(layers) // N layers, here more than one."),
         Mistake("every N-th layer", edit("layers[rank * per_rank : (rank + 1) * per_rank]", "layers[rank::world_size]"),
                 "rank 0 applied every N-th layer; its layers follow each other: layers[0], layers[1], ..."),
     ),

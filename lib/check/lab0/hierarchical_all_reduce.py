@@ -155,13 +155,17 @@ EXERCISE = Exercise(
         Hint("the last step is missing", s.both(s.fact("own"), s.fact("finished")),
              "each rank has its own chunk finished, and the others' not. Step 3: all-gather on `inside`."),
         s.NOTHING_ADDED,
-        Hint("gathered over the wrong group", s.kind("value", "mismatch", "raised"),
+        Hint("gathered over the wrong group",
+             s.either(s.kind("value", "mismatch"), s.both(s.kind("raised"), s.refused("shape"))),
              "the ranks of `inside` hold the different chunks, those of `across` all hold the same one. Scatter and "
              "gather on `inside`."),
         s.NOT_PAIRED,
         Hint("the two levels are swapped", _swapped,
              "you scatter and gather on `across`, the slow links. First reduce-scatter on `inside`; then only a "
              "chunk of n/R has to cross."),
+        Hint("gathered and added across", s.both(_whole, lambda p: LAYOUTS[p.facts["case"].what][0] > 2),
+             "each rank fetches the chunks of all other nodes and adds them: M-1 chunks come to every rank. An "
+             "all-reduce on `across` sends less than two, whatever M is."),
         Hint("the whole tensor crosses", _whole,
              "every rank sends all n elements to the other nodes. Reduce-scatter inside first: then each rank sums "
              "only its chunk, n/R elements, on `across`."),

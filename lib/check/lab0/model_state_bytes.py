@@ -73,6 +73,8 @@ MISTAKES = (
            "that counts one moment. Adam keeps two numbers per parameter: momentum and variance."),
     _parts("master copy everywhere", lambda r: r.total if r.master else r.total + 4,
            "only the two mixed recipes keep a master copy: fp32 weights need none, and bf16 alone does without."),
+    Mistake("master copy in bf16", lambda n, p: n * (RECIPES[p].total + (4 if p == "bf16" else 0)),
+            "bf16 alone keeps no master copy: its weights are all there is."),
     _parts("16 for all", lambda r: 16,
            "fp32 and mixed come to the same 16, but the other two do not: add up their parts."),
     _parts("bits for bytes", lambda r: r.total * 8, "these are bits: a byte has 8 of them."),

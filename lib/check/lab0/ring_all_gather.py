@@ -11,7 +11,7 @@ from lib.check.claims import claim, each, kept, left_alone, new, values
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.explain import narrowed, rounded_words, two
 from lib.check.left_out import BUILT
-from lib.check.traffic import elements, ring
+from lib.check.traffic import elements, ring, sent
 from lib.collectives.ring import ring_all_gather
 
 UNWRITTEN = -7  # what `out` holds before the call
@@ -74,6 +74,21 @@ def _owners(fits):
     return lambda p: p.kind == "value" and fits(p.facts["owners"], p.facts["rank"], p.facts["case"].world_size)
 
 
+def _elements(runs):
+    found = elements(CASES, lambda N, n: (N - 1) * n, "(N-1)n")(runs)
+    if found:  # how many messages a rank sent, too
+        found.facts["rounds"] = max(len(mine) for mine in sent(runs[0], found.facts["case"]))
+    return found
+
+
+def _one_more_round(p):
+    return (
+        p.kind == "elements"
+        and p.facts["rounds"] == p.facts["case"].world_size
+        and p.facts["sent"] == (p.facts["case"].world_size * p.facts["case"].n)
+    )
+
+
 CALLS = Calls(CASES, _give, _whole, fills="out", by_name=("out",))
 EXERCISE = Exercise(
     name="ring_all_gather", reference=ring_all_gather, measure=CALLS, worlds=(WORLD,), may_call=s.P2P, leaves_out=BUILT,
@@ -82,7 +97,7 @@ EXERCISE = Exercise(
               values(CALLS, _explain, "the whole"), left_alone(CASES, "chunk"), each(CASES, _returns_out), new(CASES),
               kept(CASES)),
         claim("elements on the wire", 2, "(N-1)n over all ranks, none padded",
-              elements(CASES, lambda N, n: (N - 1) * n, "(N-1)n")),
+              _elements),
         claim("only neighbours talk", 2, "N-1 rounds, rank r sends to rank r+1", ring(CASES, lambda N: N - 1)),
     ),
     hints=(
@@ -105,8 +120,11 @@ EXERCISE = Exercise(
         s.NOT_PAIRED,
         Hint("the parcel is the input", s.kind("input"),
              "you receive into the chunk that you were given. The caller still needs it."),
+        Hint("a round too many", _one_more_round,
+             "after N-1 rounds every chunk has been everywhere: range(N - 1)."),
         Hint("all that it has, every round", s.kind("elements"),
              "each message holds one chunk, the one that came last; what you had before, your neighbour has had too."),
+        s.OTHER_WAY_ROUND,
         Hint("not a ring", s.kind("neighbours"),
              "sending your chunk to everybody yourself costs as many elements, but uses every link; a ring passes it "
              "on."),

@@ -65,6 +65,7 @@ EXERCISE = Exercise(
         Hint("whole tensors in the ring",
              lambda p: p.kind == "elements" and p.facts["sent"] >= p.facts["case"].n * p.facts["case"].world_size,
              "each message is one chunk of n/N elements. Whole tensors round the ring send N(N-1)n."),
+        s.OTHER_WAY_ROUND,
         Hint("not a ring", s.kind("neighbours", "rounds"),
              "each rank sends to its right neighbour only, one chunk in each of 2(N-1) rounds."),
         s.NOT_KEPT, *s.ANYWHERE,

@@ -79,6 +79,7 @@ EXERCISE = Exercise(
         Hint("whole tensors in the ring",
              lambda p: p.kind == "elements" and p.facts["sent"] >= p.facts["expected"] * p.facts["case"].world_size,
              "a message holds one chunk, n/N elements, not all n."),
+        s.OTHER_WAY_ROUND,
         Hint("not a ring", s.kind("neighbours"),
              "sending each chunk straight to its owner gives the same sums, but a ring uses N links only, each "
              "rank's to its right neighbour."),

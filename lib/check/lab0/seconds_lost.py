@@ -3,7 +3,7 @@
 Right is {strategy: seconds} of those that fit, in any order.
 """
 
-from math import isclose, isfinite
+from math import inf, isclose, isfinite
 
 from lib.check import symptoms as s
 from lib.check.claims import claim, is_number
@@ -46,7 +46,8 @@ def _read(out, *_):
         if name not in WAYS:
             return Problem("unknown", f"got {name!r:.60}, which is none of the six: {', '.join(map(repr, WAYS))}")
         if not is_number(seconds) or not isfinite(seconds):
-            return Problem("form", f"got {seconds!r:.30} for {name!r}, expected a number of seconds")
+            text = f"got {seconds!r:.30} for {name!r}, expected a number of seconds"
+            return Problem("form", text, {"no such": seconds is None or is_number(seconds)})
     return {name: float(seconds) for name, seconds in out.items()}
 
 
@@ -70,14 +71,14 @@ def _seconds(*ways):
             if way in want and not isclose(ratio[way], 1, rel_tol=0.01):
                 text = f"{way!r} loses {want[way]:.4g} s, got {got[way]:.4g} s"
                 trace = [name, *(f"{other} {ratio[other]:.3g}" for other in ratio)]
-                return Problem("seconds", text, {"way": way}, trace)
+                return Problem("seconds", text, {"way": way, "alone": not want[way]}, trace)
         return None
 
     return judge
 
 
 def _ratio(got, want):
-    return got / want if want else 1.0 + got
+    return got / want if want else 1.0 if got == 0 else inf
 
 
 def _judge(names, judge):
@@ -102,6 +103,8 @@ EXERCISE = Exercise(
         s.CALLED_LIB.saying("a dict of six formulas, and then only those that fit."),
         NOTHING,
         Hint("not the six", s.kind("unknown"), "copy the names from the table: the check looks for these words."),
+        Hint("no such strategy", s.kind("form", **{"no such": True}),
+             "what is not possible, or does not fit, is not in the dict at all."),
         Hint("not a dict of numbers", s.kind("form"), "return {strategy: seconds}, seconds as a float."),
         Hint("leaves out what fits", s.kind("fits", missing=True),
              "16 bytes per parameter, divided as the table says, may be as much as the memory; as many stages as "
@@ -109,6 +112,8 @@ EXERCISE = Exercise(
         Hint("takes what does not fit", s.kind("fits", more=True),
              "three rules: the state, divided as the table says, is in a GPU's memory; no more stages than layers; "
              "no more copies of the model than sequences."),
+        Hint("waits for itself", s.kind("seconds", alone=True),
+             "a group of one rank, or a pipeline of one stage, has nobody to wait for: 0 seconds."),
         _wrong_in("data", "one all-reduce of 2W bytes over all N GPUs; of several nodes, over the slower link."),
         _wrong_in("sharded", "three halves of a ring: the weights are gathered twice, the gradients reduced once."),
         _wrong_in("tensor", "for each layer and each sequence 4 all-reduces of A bytes, over all N GPUs."),
@@ -151,6 +156,7 @@ MISTAKES = (
             "a pipeline fills and drains: (p-1)/B of the seconds that a GPU computes."),
     Mistake("the idle share of the whole", edit("(p - 1) / batch * compute", "(p - 1) / (batch + p - 1) * compute"),
             "(p-1)/(B+p-1) is the share of the whole step; of the seconds of compute it is (p-1)/B."),
+    Mistake("waits for itself", edit(" * (p > 1)", "")),
     Mistake("idle p", edit("(p - 1) / batch", "p / batch"), "of p stages the last waits for p-1 others."),
     Mistake("one GPU's compute", edit(" / N / cluster.flops", " / cluster.flops"),
             "all N GPUs share the 6 W B s operations."),

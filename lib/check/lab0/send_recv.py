@@ -76,6 +76,12 @@ def _source(fits):
     return lambda p: p.kind == "value" and fits(p.facts)
 
 
+def _both_begun(p):
+    """Has every rank of the case begun a send and a receive?"""
+    book, members = s.failed(p).book, s.failed(p).members
+    return book is not None and all({"send", "recv"} <= {e.op for e in book.of(rank)} for rank in members)
+
+
 EXERCISE = Exercise(
     name="send_recv", reference=send_recv, measure=CALLS, worlds=(2, 3, 4, 5), may_call=("send", "recv"),
     leaves_out=BUILT | {"alone": "on one rank there is nobody to talk to; to itself is a case"},
@@ -87,12 +93,16 @@ EXERCISE = Exercise(
               left_alone(_cases), new(_cases), kept(_cases)),
     ),
     hints=(
+        Hint("received from another rank", s.both(s.hung, _both_begun),
+             "sends and receives were begun, but they do not belong together: your tensor goes to `to`, and what you "
+             "get comes from `frm`."),
         Hint("everyone sends first", s.all_wait_in("send"),
              "here dist.send returns only when its receiver has posted a receive, and every rank is still in its "
              "send. Post both at once with dist.batch_isend_irecv, and wait for them afterwards."),
         Hint("everyone receives first", s.all_wait_in("recv"),
              "dist.recv returns only when its message is there, and every rank is still in its receive. Post both at "
              "once with dist.batch_isend_irecv, and wait for them afterwards."),
+        s.UNDER_WAY,
         Hint("a send that nobody waits for", lambda p: p.kind == "timeout" and "recv" in s.failed(p).waits_in.values(),
              "a rank waits for a message that another has begun to send and then left behind: it is on its way only "
              "while its sender keeps it. Keep what dist.isend returns, and call .wait() on it before you return."),

@@ -41,6 +41,8 @@ ANY = {
     "not sorted": ([(4.0, 5.0), (0.0, 1.0), (2.0, 3.0)], [(6.0, 7.0), (0.5, 2.5)]),
     "they touch": ([(0.0, 1.0), (2.0, 3.0)], [(1.0, 2.0), (3.0, 4.5)]),
     "of no length": ([(1.0, 1.0)], [(0.0, 2.0), (3.0, 3.0)]),
+    "before the clock's zero": ([(-3.0, -2.0)], [(-2.5, -1.0)]),
+    "of microseconds": ([(0.0, 0.000125)], [(0.000075, 0.000425)]),
     "no compute": ([], [(0.0, 2.0), (3.0, 4.0)]),
     "no messages": ([(0.0, 1.0)], []),
     "nothing": ([], []),
@@ -106,6 +108,10 @@ EXERCISE = Exercise(
              "seconds in which two messages are under way are seconds of one: count the time, not the messages."),
         Hint("not sorted", s.both(s.kind("value"), _case("not sorted")),
              "intervals come in any order: sort them by their start."),
+        Hint("begun at 0", s.both(s.kind("value"), _case("before the clock's zero")),
+             "times are of any clock, and may lie before 0: begin with the first start."),
+        Hint("rounded", s.both(s.kind("value"), _case("of microseconds")),
+             "messages of a few hundred microseconds count too: do not round times to a grid."),
         Hint("not what nothing hides", s.kind("value"),
              "walk through all starts and ends in the order of time, and add up the pieces between two of them in "
              "which a message is under way and nothing computes."),
@@ -143,6 +149,10 @@ def _hidden_by_each(compute, messages):
     return _length(_union(messages)) - _both(_union(messages), compute)
 
 
+def _hidden_by_each_at_most(compute, messages):
+    return sum(max(0.0, _length([one]) - _both([one], compute)) for one in _union(messages))
+
+
 def _lengths(compute, messages):
     return max(0.0, _length(_union(messages)) - _length(_union(compute)))
 
@@ -174,6 +184,7 @@ def _merged_to_the_last_end(compute, messages):
     return _length(union(messages)) - _both(union(messages), union(compute))
 
 
+MERGE_COMPUTE = "where two streams compute at once, a second of a message is hidden once: merge compute first."
 MISTAKES = (
     Mistake("what is hidden", edit("under_way[1] and not under_way[0]", "under_way[1] and under_way[0]"),
             "that is what compute hides. Asked is the rest."),
@@ -185,8 +196,9 @@ MISTAKES = (
             "that is all of the messages' time: what compute hides is still in it."),
     Mistake("each message by itself", _of_each_message,
             "seconds in which two messages are under way count once: merge overlapping messages first."),
-    Mistake("hidden by each", _hidden_by_each,
-            "where two streams compute at once, a second of a message is hidden once: merge compute first."),
+    Mistake("hidden by each", _hidden_by_each, MERGE_COMPUTE),
+    Mistake("hidden by each", _hidden_by_each_at_most,
+            MERGE_COMPUTE),
     Mistake("lengths alone", _lengths, "it depends on when, not on how long: compute hides only what is beside it."),
     Mistake("what is after the last compute", _after_the_last,
             "messages are exposed in every gap of compute, and before it, not only at the end."),
@@ -198,5 +210,7 @@ MISTAKES = (
     Mistake("one at a time", edit("under_way[what] += by", "under_way[what] = by > 0"),
             "when one of two intervals ends, the other is still under way: count how many are."),
     Mistake("not sorted", edit("sorted(edges)", "edges")),
+    Mistake("begun at 0", edit("((start, 1)", "((max(0.0, start), 1)").then("(end, -1)", "(max(0.0, end), -1)")),
+    Mistake("rounded", edit("((start, 1)", "((round(start, 3), 1)").then("(end, -1)", "(round(end, 3), -1)")),
 )  # fmt: skip
 ### END MISTAKES

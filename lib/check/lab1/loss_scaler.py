@@ -38,7 +38,7 @@ def _measure(fn):
 def _run(case, fn, group, control):
     """All steps of a case, up to the first that is wrong on any rank."""
     rank, recorder = dist.get_rank(control), Recorder(control, [case.members])
-    scaler = None if _is_libs(fn) else called(case, fn, 8.0, 4.0, 0.5, INTERVAL[case.what])
+    scaler = None if _is_libs(fn) else called(case, fn, 8.0, 4.0, 0.25, INTERVAL[case.what])
     if scaler is None or _is_libs(type(scaler)):
         return {"steps": [], "libs": True} | recorder.record()
     parameters = [torch.ones_like(g, device=backend.device()).requires_grad_() for g in gradients_of(rank, 0)]
@@ -173,7 +173,7 @@ def _scale(runs):
             if case.what == SCALE and set(scales) != {AFTER[i]} and (problem is None or problem.kind != "gradient"):
                 did = ["good" if overflow is None else "overflow" for overflow in STEPS[SCALE][: i + 1]]
                 rank = next(rank for rank, scale in enumerate(scales) if scale != AFTER[i])
-                text = f"S=8, growth=4, backoff=0.5, growth_interval=2: after {', '.join(did)}: "
+                text = f"S=8, growth=4, backoff=0.25, growth_interval=2: after {', '.join(did)}: "
                 text += f"{case.rank(rank)} has S = {scales[rank]:g}, expected {AFTER[i]:g}"
                 return Problem("scale", text, {"step": i, "apart": len(set(scales)) > 1}, [i, scales])
     return problem
@@ -255,6 +255,8 @@ EXERCISE = Exercise(
              "ranks must change the scale together: decide by the sum over ranks, not by the rank's own gradients."),
         Hint("grows in every step", _after(0),
              "count good steps, and multiply by growth only when there have been growth_interval of them."),
+        Hint("a factor of its own", lambda p: _after(1)(p) and p.trace[1][0] != 8,
+             "it has grown in time, but not by `growth`: use the numbers that the constructor was given."),
         Hint("does not grow in time", _after(1),
              "growth_interval good steps in a row, here 2, multiply the scale by growth; the second of them already."),
         Hint("the count goes on after growth", _after(2),

@@ -41,7 +41,7 @@ STEPS = {  # None: a good step
     ),
     SCALE: (None, None, None, Overflow(INF), None, None, Overflow(NAN), Overflow(INF, LAST), None, None),
 }  # fmt: skip
-AFTER = (8.0, 32.0, 32.0, 16.0, 16.0, 64.0, 32.0, 16.0, 16.0, 64.0)  # S after each step of the run "scale"
+AFTER = (8.0, 32.0, 32.0, 8.0, 8.0, 32.0, 8.0, 2.0, 2.0, 8.0)  # S after each step of the run "scale"
 CASES = (
     Setting(GROUPS[0], what=GOOD, dtype=torch.float16),  # a flag: no dtype is too narrow for it
     *(Setting(members, what=OVERFLOW, dtype=torch.float16) for members in (*GROUPS, ALONE)),

@@ -35,6 +35,10 @@ def as_found(cases):
     return each(cases, lambda case, rank, record: record["problem"])
 
 
+def _is_old(gradient, rank):
+    return gradient is not None and bool((gradient == rank).all())
+
+
 def state(model):
     """Every tensor but the gradients, and whether it wants one."""
     return [(t.detach().clone(), t.requires_grad) for t in [*model.parameters(), *model.buffers()]]
@@ -78,6 +82,9 @@ class Averaging:
             x, y, with_branch = models.shard(rank, case.again)
             models.loss_of(model, (x.to(device), y.to(device), with_branch)).backward()
         with torch.no_grad():
+            frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+            for p in frozen.values():
+                p.grad = torch.full_like(p, rank)  # an old one, of before it was frozen
             for p in model.parameters():
                 p += rank  # or nobody would see that the parameters are averaged instead
         before = state(model)
@@ -91,7 +98,10 @@ class Averaging:
             called(case, fn, self.parameters(model), group, given)
         recorder.end()
         got, touched, record = models.gradients(model), not same(before, state(model)), recorder.record()
-        problem = models.wrong_gradient(f"{case.name}: {case.rank(rank)}", rank, got, self._parts(case))
+        where, changed = f"{case.name}: {case.rank(rank)}", [n for n, p in frozen.items() if not _is_old(p.grad, rank)]
+        problem = models.wrong_gradient(where, rank, got | dict.fromkeys(frozen), self._parts(case))
+        if changed:
+            problem = Problem("frozen", f"{where}, {changed[0]} is frozen, and its .grad has changed", {})
         if problem:
             problem.facts |= {"touched": touched, "case": case, "silent": not record["calls"]}
         record |= {"problem": problem, "shapes": shapes, "touched": touched}

@@ -11,10 +11,11 @@ import torch.distributed as dist
 
 from lib import backend
 from lib.check import symptoms as s
+from lib.check.calls import shares_memory
 from lib.check.cases import Case, called, groups_and_control, in_step
 from lib.check.claims import claim, compared, noted
 from lib.check.comm import MAY_CALL, Clash, Recorder
-from lib.check.exercise import Exercise, Hint
+from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.lab1.means import ALONE, GROUPS, GROUPS_SAY, WORLD
 from lib.check.tensors import draw
 from lib.check.traffic import fitting, only_calls
@@ -82,6 +83,8 @@ def _record(fn, case, group, control):
             before = {what: [tensor.detach().clone() for tensor in tensors] for what, tensors in now.items()}
             called(case, fn, iter(parameters), start, velocity, *HOW[case.what], group, recorder.all_reduce)
             problem = problem or _wrong(case, rank, number, now, before, right)
+            if problem:
+                problem.facts["silent"] = not recorder.calls
     recorder.end()
     record = recorder.record() | {"problem": problem}
     record["ok"] = problem is None and record["stray"] is None and len(record["calls"]) == ROUNDS * len(SHAPES)
@@ -91,6 +94,8 @@ def _record(fn, case, group, control):
 def _wrong(case, rank, number, now, before, right):
     """The Problem of the first tensor that is wrong after this round; facts: what, unchanged, and as `compared`.
 
+    Or of a parameter that shares its memory with `start`.
+
     now, before: {what: its tensors}; right: (start, velocity).
     """
     for what, want in (("parameter", right[0]), ("start", right[0]), ("velocity", right[1])):
@@ -99,6 +104,10 @@ def _wrong(case, rank, number, now, before, right):
             if problem := compared(where, mine.detach().cpu(), its):
                 problem.facts |= {"what": what, "case": case, "unchanged": torch.equal(mine, before[what][i])}
                 return problem
+    for i, (p, w) in enumerate(zip(now["parameter"], now["start"], strict=True)):
+        if shares_memory(p, w):
+            text = f"{case.name}: {case.rank(rank)}, round {number + 1}: parameter {i} and start {i} are one tensor"
+            return Problem("one tensor", text, {"case": case})
     return None
 
 
@@ -126,6 +135,11 @@ EXERCISE = Exercise(
         Hint("a parameter that learns", s.raised("RuntimeError"),
              "parameters want a gradient: change them under torch.no_grad(), p.copy_(w)."),
         s.NARROW,
+        Hint("an iterator used up", s.kind("value", silent=True),
+             "all_reduce was never called. `parameters` may be an iterator, which can be gone through once: "
+             "list(parameters) first, or a single loop."),
+        Hint("start and parameters in one tensor", s.kind("one tensor"),
+             "p.data = w makes them one tensor, and the next inner steps change `start` too: copy, p.copy_(w)."),
         Hint("parameters not written back", s.kind("value", what="parameter", unchanged=True),
              "the model still has this rank's own numbers: after the outer step p.copy_(w), or the ranks part."),
         Hint("start stays behind", s.kind("value", what="start", unchanged=True),
@@ -148,6 +162,9 @@ from lib.check.mistakes import Mistake, edit  # noqa: E402
 MISTAKES = (
     Mistake("not divided", edit("    outer /= N  # the outer gradient\n", "    pass\n"),
             "all_reduce sums: divide by the group's number of ranks."),
+    Mistake("an iterator used up",
+            edit("    for p, w, v in", "    list(parameters)\n    for p, w, v in").then("strict=True", "")),
+    Mistake("start and parameters in one tensor", edit("p.copy_(w)", "p.data = w")),
     Mistake("the world's size", edit("dist.get_world_size(group)", "dist.get_world_size()"),
             "divide by the number of ranks of the group, dist.get_world_size(group)."),
     Mistake("uphill", edit("outer = w - p", "outer = p - w"),

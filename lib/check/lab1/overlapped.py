@@ -102,7 +102,10 @@ class Wrapped:
         self.gates, self.module.pass_one = None, lambda: None
         shards, make = [_shards(case, r) for r in range(case.world_size)], lambda seed: _model(case, seed)
         where, got = f"{case.name}: {case.rank(self.rank)}", models.gradients(self.module)
-        problem = models.wrong_gradient(where, self.rank, got, models.of_each_rank(shards, make=make))
+        parts = models.of_each_rank(shards, make=make)
+        if (problem := models.wrong_gradient(where, self.rank, got, parts)) and problem.fact("own"):
+            name = problem.facts["name"]
+            problem.facts["divided"] = models.equal(got[name], parts[self.rank][name] / case.world_size)
         before, self.held = self.held, self.alive.look() if case.what == CHAIN else 0
         elements = [call.elements for call in self.recorder.calls]
         record = {"elements": elements, "sent_alone": elements[:alone], "problem": problem}
@@ -138,7 +141,7 @@ def _weights(case, rank, record):
     if lacks := [name for name in record["lacks"] if name != "no_sync"]:
         return Problem("attribute", f"{case.name}: the model has no {lacks[0]}, which later cells use")
     text = f"{case.name}: {record['weights']} on {case.rank(rank)} is not rank 0's"
-    return Problem("weights", text) if record["weights"] else None
+    return record["weights"] and Problem("weights", text)
 
 
 def _early(case, rank, record):
@@ -226,8 +229,7 @@ EXERCISE = Exercise(
         s.BUILT_IN.saying(
             "build it yourself, of plan_buckets, parameter.register_post_accumulate_grad_hook, collectives.start."),
         Hint("weights not made equal", s.kind("weights"),
-             "ranks that begin with different weights stay different, though their gradients are equal. Call "
-             "broadcast_parameters(module, group) when the wrapper is made."),
+             "ranks that begin with different weights stay different: first broadcast_parameters(module, group)."),
         s.NARROW,
         Hint("another name", s.kind("attribute"), "later cells ask for model.module and model.average_gradients()."),
         Hint("no_sync still sends", s.either(s.kind("sent alone"), s.both(s.kind("raised"), _in(NO_SYNC))),
@@ -258,16 +260,18 @@ EXERCISE = Exercise(
              "after bucket i-1, on every rank."),
         means.DIVIDED_TWICE,
         means.NOT_DIVIDED,
+        Hint("copied back too early", s.kind("value", own=True, divided=True),
+             "this is the rank's own gradient, divided: it was copied back before the sum came. First work.wait()."),
         Hint("what is left is not sent", s.either(s.kind("value", own=True), s.kind("value", absent=True)),
-             "this gradient never left its rank. A bucket that is not full, or not complete, when backward ends must "
-             "be sent too: average_gradients() starts what is left."),
+             "this gradient never left its rank: average_gradients() starts what is not complete when backward ends."),
         Hint("a bucket leaves too early", s.kind("value"),
              "the bucket left before this gradient was in it. It may leave only when the *last* of its gradients is "
              "ready; and what comes back goes to the places from which it was taken."),
         Hint("another all-reduce", s.kind("another way"),
              "send with self.all_reduce, the one that the wrapper was given: so your ring can carry your gradients."),
         Hint("sent twice, or frozen ones too", s.kind("elements"),
-             "module.parameters() names a tied parameter once; of these only those with requires_grad have gradients."),
+             "every gradient leaves once: average_gradients() starts only the buckets that have not left. "
+             "module.parameters() names a tied parameter once; frozen ones have no gradient."),
         Hint("one message per parameter",
              lambda p: p.kind == "messages" and len(p.facts["elements"]) >= len(p.facts["sizes"]),
              "each gradient leaves by itself, and each message costs its latency. Wait until a whole bucket is ready."),
@@ -276,19 +280,17 @@ EXERCISE = Exercise(
         Hint("kept from step to step", s.kind("memory"),
              "flat tensors of earlier steps are still alive: forget them at the end of average_gradients()."),
         Hint("buckets in the order of forward", s.kind("late", forward=True),
-             "bucket 0 holds the first layer, whose gradient comes last, and the others wait for it. plan_buckets goes "
-             "through the parameters in reverse."),
+             "bucket 0 holds the first layer, whose gradient comes last: plan_buckets goes through them in reverse."),
         Hint("everything at the end", s.kind("late"),
              "the buckets leave when backward has ended. The hook of a bucket's last gradient must start it: "
              "collectives.start(self.all_reduce, flat, self.group)."),
         Hint("backward waits for the network", s.kind("stuck"),
-             "the hook runs the all-reduce itself, or waits for it, and autograd waits for the hook. collectives.start "
-             "hands it to the communication thread; wait in average_gradients()."),
+             "the hook runs the all-reduce, or waits for it: collectives.start it, and wait in average_gradients()."),
         Hint("no_sync is missing", s.kind("no no_sync"),
              "write no_sync, a context manager (contextlib.contextmanager): it switches the hooks off, and on again."),
         Hint("no_sync counts", s.kind("not accumulated"),
-             "gradients of micro-batches inside no_sync must stay in .grad, and must not count as ready: the bucket "
-             "leaves in the backward after it, with the sum."),
+             "gradients of micro-batches inside no_sync stay in .grad, and do not count as ready: the bucket leaves in "
+             "the backward after it, with the sum."),
         Hint("no_sync for ever", s.kind("never back"),
              "when `with model.no_sync():` ends, the hooks must work again: switch the flag back after the yield."),
         *s.ANYWHERE,

@@ -17,6 +17,11 @@ MISTAKES = (
     Mistake("the group is not used", edit(START, START.replace("self.group", "None"))),
     Mistake("not divided", edit(f"torch.div(parameter.grad, {N}, out=slot)", "slot.copy_(parameter.grad)")),
     Mistake("divided twice", edit("parameter.grad = slot", f"parameter.grad = slot / {N}")),
+    Mistake("copied back too early",
+            edit("        for work in self.works:\n",
+                 "        early = [flat.clone() for flat in self.flats]\n        for work in self.works:\n")
+            .then("parameter.grad = slot\n",
+                  "parameter.grad = slot\n        [*map(torch.Tensor.copy_, self.flats, early)]\n")),
     Mistake("does not wait", edit("work.wait()", "pass")),
     Mistake("does not wait", edit("for work in self.works:", "for work in self.works[:1]:")),
     Mistake("left over from the step before",

@@ -188,7 +188,8 @@ EXERCISE = Exercise(
             "here N is 1: rank 0 trains alone. There is nobody to talk to, and all else stays."),
         Hint("a rank without rows", s.in_case(CASES, lambda case: STEPS[case.what] == 3, *s.SHAPES),
             "here the last rank has no rows, and no gradient: it takes part all the same, with zeros, and N stays N."),
-        Hint("ranks of the world, not of the group", lambda p: s.failed(p) and s.failed(p).beyond_the_group(),
+        Hint("ranks of the world, not of the group",
+            s.either(lambda p: s.failed(p) and s.failed(p).beyond_the_group(), s.refused("to itself")),
             s.WHOSE_RANKS.text),
         Hint("a receive without its send", s.either(s.hung, s.kind("mismatch", "died")),
             "rank 0 and each other rank must agree on every message: as many, in the same order, also for parameters "

@@ -118,6 +118,8 @@ def _in_reverse(plan, parameters, capacity):
     number = next((n for n, bucket in enumerate(plan) if bucket != sorted(bucket, reverse=True)), None)
     if number is not None:
         return "order", f"bucket {number}, {plan[number]}, is not in reverse order", facts | {"inside": True}
+    one_dtype = len({p.dtype for p in parameters}) == 1
+    facts["filled later"] = one_dtype and any(b[0] - b[-1] != len(b) - 1 for b in plan)
     ready = [min(bucket) for bucket in plan]
     number = next((n for n in range(1, len(ready)) if ready[n] > ready[n - 1]), None)
     if number is None:
@@ -193,6 +195,8 @@ EXERCISE = Exercise(
              "backward goes through the layers from last to first: begin with reversed(parameters)."),
         Hint("forward inside a bucket", s.kind("order", inside=True),
              "reverse the parameters first and then fill buckets, instead of reversing a list of buckets."),
+        Hint("filled up later", s.kind("order", **{"filled later": True}),
+             "when a parameter does not fit, its bucket is closed: nothing that comes later goes into it."),
         Hint("the order of the buckets", s.kind("order"),
              "a bucket is ready when its last parameter is; buckets go in the order in which they are ready."),
         Hint("looked too late", s.kind("capacity", one_too_many=True),

@@ -72,7 +72,8 @@ def _every_example(measured):
         absent = [i for i in range(n) if i not in counts]
         most = -(-sum(counts.values()) // n)  # how often it is seen at most, where the padding is spread evenly
         often = [i for i in range(n) if counts[i] > most]
-        facts |= {"absent": absent, "often": often}
+        repeats = n % N == 0 and any(len({*out}) < len(out) for out in ranks)
+        facts |= {"absent": absent, "often": often, "repeats": repeats}
         if facts["alike"] and n > N:
             return Problem("parts", f"{_words(*case)}: all ranks got the same\n{_table(ranks)}", facts)
         if absent or often:
@@ -179,6 +180,8 @@ EXERCISE = Exercise(
             "pad with examples of this epoch: the first few of the permutation once more."),
         Hint("the tail is dropped", lambda p: p.fact("absent") and not p.fact("often") and p.fact("n") % p.fact("N"),
             "n // N examples for each rank leave up to N-1 that nobody sees. Round up, and pad the permutation."),
+        Hint("drawn with repetition", s.kind("parts", repeats=True),
+            "a rank has the same example twice, though nothing is padded: torch.randperm(n) has each once."),
         Hint("every rank its own permutation", s.fact("absent"),
             "some examples come twice and others never: the ranks have not shuffled alike. The permutation must not "
             "depend on the rank; only the part taken of it does."),
@@ -231,6 +234,7 @@ MISTAKES = (
     Mistake("padded with numbers that are no examples", edit(SHUFFLED, f"1 + {SHUFFLED}")),
     Mistake("the tail is dropped",
             edit(DEALT, "return order[rank * (n // world_size) : (rank + 1) * (n // world_size)]")),
+    Mistake("drawn with repetition", edit(SHUFFLED, 'torch.randint(n, (n,), generator=generator, device="cpu")')),
     Mistake("every rank its own permutation", edit(KEY, f"{KEY} + rank")),
     Mistake("every rank its own permutation", edit(DEALT, "return padded[rank : rank + length]")),
     Mistake("one example pads", edit(PADDED, "torch.cat([order, order[-1:].repeat(-n % world_size)])")),

@@ -141,6 +141,8 @@ WEIGHTED_LOSS = Exercise(
         Hint("one number for all calls", s.kind("gradient", value=True),
             "the loss is right, but backward multiplies by another number: one kept on a class or in a global is the "
             "last call's. Let autograd do it: loss_sum times a number."),
+        Hint("another number of examples", s.both(s.kind("gradient"), s.fact("factor")),
+            "multiply by N / C: C is the sum of all ranks' counts as they are, also where one is 0."),
         Hint("the loss itself all-reduced", s.kind("value", "gradient"),
             "each rank returns a loss of its own examples, N/C times their sum; all-reduce the count, not the loss."),
         Hint("cut from the graph", s.kind("no graph"),

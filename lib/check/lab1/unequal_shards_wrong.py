@@ -12,6 +12,7 @@ MISTAKES = {
     "weighted_loss": (
         Mistake("a mean of means", edit(LOSS, "return loss_sum / count")),
         Mistake("N forgotten", edit(LOSS, "return loss_sum / total.item()")),
+        Mistake("another number of examples", edit("torch.tensor([count]", "torch.tensor([max(count, 1)]")),
         Mistake("weighted twice", edit(LOSS, "return loss_sum * count / total.item()")),
         Mistake("weighted twice", edit(LOSS, f"return loss_sum * count * {N} / total.item()")),
         Mistake(

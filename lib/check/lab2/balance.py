@@ -153,6 +153,9 @@ EXERCISE = Exercise(
              "every stage has a layer at least: leave enough of them for the stages still to come."),
         Hint("equal numbers of layers", s.both(s.kind("pace"), all_seen(_as_many_layers)),
              "you give every stage as many layers. They do not cost the same: compare the stages' sums."),
+        Hint("whole numbers only", lambda p: p.kind == "pace" and any(c % 1 for c in p.facts["case"][0]),
+             "right as long as all costs are whole numbers. A pace is a sum of neighbours' costs: a search that goes "
+             "up by 1 passes over the best."),
         Hint("not the best", s.kind("pace"),
              "try every place for the first cut, with the best of the rest behind it: pace(k, i) = min over j of "
              "max(cost of layers i to j-1, pace(k-1, j))."),

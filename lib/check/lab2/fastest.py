@@ -153,7 +153,7 @@ EXERCISE = Exercise(
         *(hint for hint in hints.FORM if hint not in (hints.CALLED_LIBS, hints.SEVERAL_RANKS_ONLY)),
         pure.CHANGED,
         hints.NOT_ITS_STAGE,
-        hints.COUNTED_FROM_ONE,
+        *hints.NUMBERS,
         Hint("a whole backward", s.kind("kinds"), "every backward is in halves here, I and W: puzzle.times has no B."),
         hints.NO_BACKWARD,
         Hint("W left out", lambda p: p.kind == "missing" and all(action.kind == "W" for action in p.facts["missing"]),

@@ -36,7 +36,7 @@ EXERCISE = Exercise(
     hints=(
         *hints.FORM,
         hints.NOT_ITS_STAGE,
-        hints.COUNTED_FROM_ONE,
+        *hints.NUMBERS,
         hints.WHOLE_BACKWARD,
         hints.NO_BACKWARD,
         Hint("a micro-batch dropped", s.kind("missing"),

@@ -66,7 +66,19 @@ FORM = (
 )  # fmt: skip
 NOT_ITS_STAGE = Hint("another rank's stage", s.kind("place"),
         "rank i has one stage, stage i, and its list has the actions of that stage alone.")  # fmt: skip
-COUNTED_FROM_ONE = Hint("counted from one", s.kind("unknown"), "ranks, stages and micro-batches count from 0.")
+
+
+def _counts_from_0(problem):
+    """Has some list the stage 0, and some the micro-batch 0?"""
+    actions = [action for actions in problem.facts["seen"][problem.facts["case"]] for action in actions]
+    return 0 in {action.stage for action in actions} and 0 in {action.microbatch for action in actions}
+
+
+NUMBERS = (
+    Hint("past the last", s.both(s.kind("unknown"), _counts_from_0),
+         "there are micro-batches 0 to m-1, and as many stages as said above: leave out what goes beyond."),
+    Hint("counted from one", s.kind("unknown"), "ranks, stages and micro-batches count from 0."),
+)  # fmt: skip
 TWICE = Hint("twice", s.kind("twice"), "an action stands in two places: each is done once.")
 WHOLE_BACKWARD = Hint("halves of a backward", s.kind("kinds"),
         "a backward is whole here, B. Its halves I and W come with the zero-bubble schedules.")  # fmt: skip

@@ -86,7 +86,7 @@ EXERCISE = Exercise(
         Hint("another rank's stage", s.kind("place"),
              "the pipeline goes round the ranks: stage s lives on rank s mod p, so rank i has stages i, i+p, i+2p, "
              "..."),
-        hints.COUNTED_FROM_ONE,
+        *hints.NUMBERS,
         hints.WHOLE_BACKWARD,
         hints.NO_BACKWARD,
         Hint(
@@ -107,8 +107,8 @@ EXERCISE = Exercise(
              "forwards go in rounds of p micro-batches: p through the rank's first stage, the same p through its "
              "second, ... and only then the next p. You take all m through the first stage before the second."),
         Hint("warmup too short", s.kind("order"),
-             "the first backward is of the rank's last stage, so the first p micro-batches must have been through "
-             "all others: (v-1)p forwards, and then some for the ranks behind."),
+             "a rank's first backward comes after its warmup, (v-1)p + 2(p-1-i) forwards, and one forward more: then "
+             "the micro-batch has been through all other stages. In each pair the forward stands first."),
         Hint("one chunk after another", lambda p: p.kind == "deadlock" and all_seen(_chunk_by_chunk)(p),
              "stage p+i is part of the same pipeline as stage i, not a second one: no gradient comes back to stage i "
              "before the micro-batch has been forward through all stages."),

@@ -74,7 +74,7 @@ EXERCISE = Exercise(
         Hint("fewer micro-batches than ranks", hints.few_microbatches,
              "right as long as m >= p. With fewer the warmup of rank i is min(p-1-i, m) forwards, there are only m."),
         hints.NOT_ITS_STAGE,
-        hints.COUNTED_FROM_ONE,
+        *hints.NUMBERS,
         hints.WHOLE_BACKWARD,
         hints.NO_BACKWARD,
         Hint("no cooldown", lambda p: p.kind == "missing" and all(action.kind == "B" for action in p.facts["missing"]),

@@ -110,7 +110,8 @@ HINTS = (
     Hint("the gradient of y sent back", wrong_size(True, gives),
          "the previous rank gave you x, so it needs the gradient of x. That of y is what you received."),
     Hint("the input sent on", wrong_size(False), "the next rank needs what your stage gives: y = stage(x)."),
-    Hint("a buffer of another form", lambda p: p.kind == "mismatch" and failed(p).mismatch in ("size", "dtype"),
+    Hint("a buffer of another form",
+         s.either(lambda p: p.kind == "mismatch" and failed(p).mismatch in ("size", "dtype"), s.refused("shape")),
          "who receives must make room for just what is sent: an activation is like x, torch.empty_like(x); its "
          "gradient like the activation, torch.empty_like(y)."),
     Hint("waits too early", left(lambda a: a.did == ("recv", a.rank + 1) and a.should == ("send", a.rank + 1)),
@@ -128,6 +129,8 @@ HINTS = (
          "one's neighbour."),
     Hint("no forward", s.kind("no forward"),
          "every rank computes y = stage(x), with the batch or with what it received."),
+    Hint("two forwards", s.kind("forwards"),
+         "one forward: what is sent on is also what backward begins with, y = stage(x) once."),
     Hint("computed on the empty room", s.kind("taken", nan=True),
          "on all ranks but the first, x says only which shape and dtype come. Use what p2p.recv has filled."),
     Hint("another input", s.kind("taken"),

@@ -81,6 +81,8 @@ def _step(case, rank, fn, stage, x, group):
 def _wrong_input(where, rank, taken, want):
     if not taken:
         return Problem("no forward", f"{where} never called its stage")
+    if len(taken) > 1:
+        return Problem("forwards", f"{where} called its stage {len(taken)} times, expected once")
     got, text = taken[0], f"{where}: its stage took"
     if got.shape != want.shape:
         return Problem("taken", f"{text} {form_of(got)}, expected {form_of(want)}")

@@ -53,7 +53,7 @@ EXERCISE = Exercise(
         Hint("fewer micro-batches than ranks", hints.few_microbatches,
              "right as long as m >= p. With fewer, neither the warmup nor the number of W put off can be more than m."),
         hints.NOT_ITS_STAGE,
-        hints.COUNTED_FROM_ONE,
+        *hints.NUMBERS,
         hints.HALVES_ONLY,
         hints.NO_BACKWARD,
         Hint("W left out", lambda p: p.kind == "missing" and all(action.kind == "W" for action in p.facts["missing"]),

@@ -50,6 +50,13 @@ def _fills_too_little(schedule, p, m):
     return p == 1 or m == 1 or upper.index(False) < min(m, 2 * p - 1)
 
 
+def _before_its_forward(problem):
+    """Does an I stand before the F of the same stage and micro-batch?"""
+    action, lists = problem.facts["action"], problem.facts["seen"][problem.facts["case"]]
+    its_own = next(actions for actions in lists if action in actions)
+    return action.kind == "I" and its_own.index(action) < its_own.index(action._replace(kind="F"))
+
+
 EXERCISE = Exercise(
     name="zb_v", reference=zb_v, measure=schedules.measure(zb_v, CASES), worlds=(), leaves_out=schedules.LEAVES_OUT,
     bonus=True,
@@ -70,7 +77,7 @@ EXERCISE = Exercise(
              "are not there."),
         Hint("another rank's stage", s.kind("place"),
              "the V goes down the ranks and up again: rank i has stages i and 2p-1-i, rank 0 the first and the last."),
-        hints.COUNTED_FROM_ONE,
+        *hints.NUMBERS,
         hints.HALVES_ONLY,
         hints.NO_BACKWARD,
         Hint("one stage per rank",
@@ -83,8 +90,11 @@ EXERCISE = Exercise(
              "every rank runs F, I and W of both its stages for all m micro-batches: 6m actions."),
         hints.TWICE,
         Hint("backward first",
-             lambda p: p.kind == "order" and (hints.begins_backward(p) or p.facts["action"].kind == "I"),
+             lambda p: p.kind == "order" and (hints.begins_backward(p) or _before_its_forward(p)),
              "I reads what its own F kept: the list of a rank begins with the forwards of its upper stage."),
+        Hint("the upper gradient first", lambda p: p.kind == "order" and p.facts["action"].kind == "I",
+             "on the last rank both middle stages live: I of its upper stage waits for I of its lower one, of the same "
+             "micro-batch. In the drain they take turns."),
         Hint("the lower stage first", lambda p: p.kind == "order" and p.facts["action"].kind == "F",
              "the last rank has the two stages in the middle: what its upper stage gives, its lower one takes."),
         hints.W_FIRST,

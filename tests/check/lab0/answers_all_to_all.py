@@ -149,6 +149,20 @@ def backwards_with_dist(tensor, group=None, send_counts=None, recv_counts=None):
     return torch.cat([came[r] for r in range(world_size)])
 
 
+def blocks_of_elements(tensor, group=None, send_counts=None, recv_counts=None):
+    rows = tensor.numel() // dist.get_world_size(group)
+    counts = [rows] * dist.get_world_size(group)
+    return with_send_recv(tensor, group, send_counts or counts, recv_counts or counts)
+
+
+def partners_by_bits(tensor, group=None, send_counts=None, recv_counts=None):
+    rank, world_size, blocks, out, places = _setting(tensor, group, send_counts, recv_counts)
+    places[rank].copy_(blocks[rank])
+    for step in range(1, world_size):
+        p2p.send_recv(blocks[rank ^ step], rank ^ step, rank ^ step, group, out=places[rank ^ step])
+    return out
+
+
 def has_nothing_to_send(tensor, group=None, send_counts=None, recv_counts=None):
     if len(tensor) == 0 and dist.get_world_size(group) > 1:
         return tensor
@@ -157,6 +171,8 @@ def has_nothing_to_send(tensor, group=None, send_counts=None, recv_counts=None):
 
 WRONG = {
     has_nothing_to_send: "nothing for a rank",
+    blocks_of_elements: "elements for rows",
+    partners_by_bits: "powers of two only",
     forgets_its_own: "a block is missing",
     in_order_of_arrival: "order of arrival",
     sends_the_block_of_its_own_number: "a block for somebody else",

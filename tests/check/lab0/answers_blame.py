@@ -99,6 +99,20 @@ def returns_the_ranks_alone(dumps):
     return [2]
 
 
+def in_the_order_found(dumps):
+    """Those that made another call first, then those that are missing."""
+    found = number_by_number(dumps)
+    return {
+        group: (nth, op, ranks[::-1] if len({*ranks}) == 2 and nth == 2 else ranks)
+        for group, (nth, op, ranks) in found.items()
+    }
+
+
+def reads_the_last_record(dumps):
+    last = {rank: records[-1]["nth"] for rank, records in dumps.items()}
+    return number_by_number(dumps) if last else {}
+
+
 def returns_nothing(dumps):
     print(_firsts(_look(dumps)))
 
@@ -110,6 +124,8 @@ def not_written(dumps):
 WRONG = {
     takes_any_rank_for_a_member: "not a member",
     blames_who_is_behind: "only behind",
+    in_the_order_found: "not sorted",
+    reads_the_last_record: "an error in one case",
     looks_for_the_number_alone: "overwritten, not missing",
     compares_nothing: "ops and sizes not compared",
     believes_the_lowest_rank: "the usual call",

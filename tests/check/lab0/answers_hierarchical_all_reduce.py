@@ -61,6 +61,16 @@ def whole_tensor_across(tensor, inside, across):
     ring.ring_all_reduce(tensor, across)
 
 
+def gathers_and_adds_across(tensor, inside, across):
+    chunk = ring.ring_reduce_scatter(tensor, inside)
+    whole = ring.ring_all_gather(chunk, across)
+    return ring.ring_all_gather(whole.view(dist.get_world_size(across), -1).sum(0), inside, out=tensor)
+
+
+def divides_by_the_world(tensor, inside, across):
+    return three_steps(tensor, inside, across).div_(dist.get_world_size())
+
+
 def swaps_the_levels(tensor, inside, across):
     three_steps(tensor, across, inside)
 
@@ -139,6 +149,8 @@ WRONG = {
     gathers_across: "gathered over the wrong group",
     drops_the_remainder: "right only when N divides n",
     whole_tensor_across: "the whole tensor crosses",
+    gathers_and_adds_across: "gathered and added across",
+    divides_by_the_world: "divided by N",
     swaps_the_levels: "the two levels are swapped",
     a_leader_for_each_node: "one rank carries it all",
     flat_ring: "outside of both groups",

@@ -167,6 +167,29 @@ def calls_lib(chunk, group=None, out=None):
     return ring.ring_all_gather(chunk, group, out)
 
 
+def a_round_too_many(chunk, group=None, out=None):
+    rank, world_size, right, left = _ring(group)
+    out = with_send_recv(chunk, group, out)
+    places = out.tensor_split(world_size)
+    p2p.send_recv(places[right], right, left, group, out=places[rank])
+    return out
+
+
+def has_no_chunk(chunk, group=None, out=None):
+    return out if len(chunk) == 0 else with_send_recv(chunk, group, out)
+
+
+def to_the_left(chunk, group=None, out=None):
+    rank, world_size, right, left = _ring(group)
+    out = chunk.new_empty(world_size * len(chunk)) if out is None else out
+    places = out.tensor_split(world_size)
+    places[rank].copy_(chunk)
+    for step in range(world_size - 1):
+        leaving, coming = places[(rank + step) % world_size], places[(rank + step + 1) % world_size]
+        p2p.send_recv(leaving, left, right, group, out=coming)
+    return out
+
+
 def with_send_recv(chunk, group=None, out=None):
     rank, world_size, right, left = _ring(group)
     out = chunk.new_empty(world_size * len(chunk)) if out is None else out
@@ -201,6 +224,9 @@ def with_a_dict_and_dist(chunk, group=None, out=None):
 WRONG = {
     a_round_too_few: "a round too few",
     forgets_its_own: "a round too few",
+    a_round_too_many: "a round too many",
+    has_no_chunk: "right only where there is something",
+    to_the_left: "the other way round",
     sends_its_own_every_round: "the same chunk every round",
     in_order_of_arrival: "order of arrival",
     one_buffer: "one buffer for all",

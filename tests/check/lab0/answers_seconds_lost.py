@@ -1,6 +1,7 @@
 """Answers to Lab 0's seconds_lost: wrong ones, each with the hint that it must get, and right ones."""
 
 INSIDE, BOTH = "tensor inside, data across", "tensor inside, pipeline across"
+WAYS = ("data", "sharded", "tensor", "pipeline", INSIDE, BOTH)
 
 
 def ring(n, N, alpha, beta):
@@ -77,6 +78,10 @@ def names_of_its_own(model, cluster, batch):
     return {way.replace("sharded", "ZeRO"): t for way, t in told_one_by_one(model, cluster, batch).items()}
 
 
+def infinite_where_it_does_not_fit(model, cluster, batch):
+    return dict.fromkeys(WAYS, float("inf")) | told_one_by_one(model, cluster, batch)
+
+
 def no_pipeline(model, cluster, batch):
     return {way: t for way, t in told_one_by_one(model, cluster, batch).items() if way != "pipeline"}
 
@@ -119,6 +124,7 @@ WRONG = {
     returns_the_best: "not a dict of numbers",
     returns_pairs: "not a dict of numbers",
     names_of_its_own: "not the six",
+    infinite_where_it_does_not_fit: "no such strategy",
     no_pipeline: "leaves out what fits",
     everything_fits: "does not look at memory",
     data_for_few_sequences: "takes what does not fit",

@@ -141,6 +141,10 @@ def batches_to_itself(tensor, to, frm):
     return out
 
 
+def hears_from_whom_it_sends_to(tensor, to, frm):
+    return with_a_batch(tensor, to, to)
+
+
 def not_written(tensor, to, frm):
     raise NotImplementedError
 
@@ -148,6 +152,7 @@ def not_written(tensor, to, frm):
 WRONG = {
     sends_first: "everyone sends first",
     receives_first: "everyone receives first",
+    hears_from_whom_it_sends_to: "received from another rank",
     even_ranks_send_first: "an order that only some patterns allow",
     only_rank_0_sends_first: "an order that only some patterns allow",
     swaps_to_and_frm: "the wrong direction",

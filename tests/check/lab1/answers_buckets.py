@@ -94,6 +94,18 @@ def keeps_it_in_both(parameters, capacity):
     return plan
 
 
+def fills_up_earlier_ones(parameters, capacity):
+    """Each goes into the first bucket that has room for it."""
+    plan = []
+    for p in reversed(list(parameters)):
+        fits = [b for b in plan if kind(b[0]) == kind(p) and sum(map(nbytes, b)) + nbytes(p) <= capacity]
+        if fits:
+            fits[0].append(p)
+        else:
+            plan.append([p])
+    return plan
+
+
 def begins_with_an_empty_one(parameters, capacity):
     plan, current, size = [], [], 0
     for p in reversed(parameters):
@@ -293,6 +305,7 @@ WRONG = {
         forgets_the_last_bucket: "the last bucket left out",
         drops_what_does_not_fit: "some left out",
         keeps_it_in_both: "twice",
+        fills_up_earlier_ones: "filled up later",
         begins_with_an_empty_one: "an empty bucket",
         reverses_the_buckets: "forward inside a bucket",
         reverses_inside: "the order of the buckets",

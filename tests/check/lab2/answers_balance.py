@@ -162,6 +162,7 @@ WRONG = {
     padded_with_empty_stages: "an empty stage",
     as_many_layers_each: "equal numbers of layers",
     halves_again_and_again: "not the best",
+    after("whole_costs", lambda stages, costs, p: balance([int(c) for c in costs], p)): "whole numbers only",
     as_many_as_there_are: "no error",
     empty_ones_at_the_end: "no error",
     min_of_nothing: "not a ValueError",

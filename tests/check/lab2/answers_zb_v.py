@@ -143,6 +143,7 @@ WRONG = {
     all_weights_at_the_end: "all W at the end",
     one_micro_batch_at_a_time: "the fill is too short",
     weights_at_once: "W at once",
+    made("upper_first", drain=lambda p, i: ["aI", "aW"] * p + ["bI", "bW"] * i): "the upper gradient first",
     made("w_in_the_drain", drain=lambda p, i: ["aI", "bI", "bW"] * i + ["aI", "aW"] * (p - i)): "W in the way",
 }
 

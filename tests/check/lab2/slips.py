@@ -34,6 +34,8 @@ CHANGES = {
     "actions_of_its_own": (each_action(lambda a: type("Action", (), a._asdict())()), "not actions"),
     "everything_on_every_rank": (lambda schedule, p: [flat(schedule)] * p, "another rank's stage"),
     "microbatches_from_one": (shifted(microbatch=1), "counted from one"),
+    "one_that_is_not_there": (
+        lambda schedule, p: [actions + [actions[-1]._replace(microbatch=99)] for actions in schedule], "past the last"),
     "last_done_twice": (lambda schedule, p: [actions + actions[-1:] for actions in schedule], "twice"),
     "without_backward": (lambda schedule, p: [[a for a in actions if a.kind == "F"] for actions in schedule],
                          "no backward"),

@@ -166,7 +166,7 @@ def not_yet(probabilities, first_choices):
 WRONG = {
     calls_libs: "called lib's",
     means_of_nothing: "no tokens",
-    squeezed: None,
+    squeezed: "an error in one case",
     in_float32: "rounded on the way",
     counts_kept_by_shape: "another loss",
     a_float32_loss: "another dtype",

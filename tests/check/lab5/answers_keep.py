@@ -195,7 +195,7 @@ WRONG = {
     floats_when_empty: "nobody to keep",
     two_places_at_most: "first choices alone",
     two_places_always: "another k",
-    k_at_most_E: None,
+    k_at_most_E: "an error in one case",
     float64_weights: "another form",
     one_slot_at_least: "other pairs",
     not_yet: "not written",

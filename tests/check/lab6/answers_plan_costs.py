@@ -198,7 +198,7 @@ WRONG = {
     },
     "plan_bubble": {
         rounded_bubble: "rounded",
-        fails_without_a_pipeline: None,
+        fails_without_a_pipeline: "an error in one case",
         bubble_not_returned: "nothing returned",
         as_text: "no number",
         calls_libs_bubble: "called lib's",
