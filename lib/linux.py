@@ -6,6 +6,7 @@
     memory that it holds, that is free      /proc, the control group         0, inf  the sets of ranks are not limited
     die with the parent                     prctl(2)                         ranks ask five times a second who it is
     children of this process?               waitid(2), WNOWAIT               False   they do not retire a set
+    processors that it may use              sched_getaffinity(2)             all that there are
     shut a notebook in                      unshare(2): lib/course/seal.py   limits alone, and the grade says so
 
 `missing` says in a sentence what a person loses. The variable LAB_WITHOUT_LINUX hides all of it, for tests.
@@ -90,6 +91,11 @@ def held_with_share(pid: int) -> int:
         (pss,) = (line for line in _read(f"{pid}/smaps_rollup").splitlines() if line.startswith("Pss:"))
         return 1024 * int(pss.split()[1])
     return 0
+
+
+def processors() -> list[int]:
+    """The numbers of the processors that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if IS_HERE else list(range(os.cpu_count() or 1))
 
 
 def free() -> float:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
+from lib import linux
 from lib.launch.alone import alone
 
 BUSY = 0.1  # of the processors: if others use more, and nearly all are in use, the machine is too busy to tell
@@ -171,7 +172,7 @@ def _used():
         except psutil.Error:
             continue  # ended meanwhile
     all_of_them = psutil.cpu_times(percpu=True)
-    may_use = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(all_of_them))
+    may_use = linux.processors()
     idle = sum(all_of_them[i].idle + getattr(all_of_them[i], "iowait", 0.0) for i in may_use)
     return _Used(time.monotonic(), mine, idle, len(may_use))
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
-from lib import launch
+from lib import launch, linux
 
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
@@ -203,7 +203,7 @@ def test_a_comparison_leaves_table_json_and_figure(tmp_path, capsys):
     assert header.split("  ")[0] == "comparison" and len(rows) == 2 and "1 KB" in rows[0] and "4 KB" in rows[1]
 
     record = json.loads((out / "tiny.json").read_text())
-    assert record["quick"] and record["machine"]["cores"] == report.cores()
+    assert record["quick"] and record["machine"]["cores"] == len(linux.processors())
     assert {"cpu", "memory_gb", "os", "torch", "python", "date"} <= set(record["machine"])
     for row, size in zip(record["rows"], ("1024", "4096"), strict=True):
         sides = {side: np.array(seconds) for side, seconds in record["data"]["2"][size].items()}

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "ledger": {"backend", "cycle"},
     "launch": {"backend", "ledger", "linux", "peers"},
     "collectives": LEDGER,
-    "measure": {"launch"},
+    "measure": {"launch", "linux"},
     "mfu": {"backend"},
     "interrupted": {"launch"} | COLLECTIVES | {"checkpoint", "model", "text"},
     "model": set(),

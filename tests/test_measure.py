@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from lib import launch, measure
+from lib import launch, linux, measure
 from lib.launch import alone
 from lib.measure import Claim, Refuted
 
@@ -180,7 +180,7 @@ def seen_in(seconds, work):
 
 
 def test_other_programs_are_seen_by_what_they_use():
-    with busy_loops(2 * len(os.sched_getaffinity(0))):
+    with busy_loops(2 * len(linux.processors())):
         time.sleep(0.2)
         others, idle = seen_in(1.0, lambda: time.sleep(0.01))
     assert others > 0.5 and idle < measure.IDLE
@@ -204,7 +204,7 @@ def test_beside_busy_loops_equal_sides_are_not_told_to_differ():
     def run():
         return measure.in_turns({"star": lambda: sum(range(20_000)), "ring": lambda: sum(range(20_000))}, 5)
 
-    with busy_loops(2 * len(os.sched_getaffinity(0))):
+    with busy_loops(2 * len(linux.processors())):
         assert measure.measure(run, FASTER, patience=1.0) is None
 
 

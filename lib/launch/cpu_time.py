@@ -11,7 +11,6 @@ A rank that a busy machine lets wait is neither idle nor slow. Linux counts the 
 Elsewhere no rank is ever called idle, and all the time is scheduled time.
 """
 
-import os
 import time
 from collections.abc import Collection
 
@@ -19,7 +18,7 @@ from lib import linux
 
 EVERY = 0.2  # seconds between two looks
 ABSENT = 0.5  # seconds between two looks after which it is the machine that stood still, and not the ranks
-PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+PROCESSORS = len(linux.processors())
 now = time.monotonic
 
 

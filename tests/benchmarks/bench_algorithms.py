@@ -20,7 +20,7 @@ import torch.distributed as dist
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from lib import launch, plots
+from lib import launch, linux, plots
 from lib.collectives import hierarchical_all_reduce, node_groups, p2p
 from lib.collectives.front_door import ALL_REDUCE
 from tests.benchmarks import report, thresholds
@@ -28,6 +28,7 @@ from tests.benchmarks.alpha_beta import fit, one_by_one, overtaken, predict
 from tests.benchmarks.measure import ROUNDS
 from tests.benchmarks.rounds import Side, timed, where
 
+CORES = len(linux.processors())
 SIZES = [1 << bits for bits in range(10, 27, 2)]  # 1 KB to 64 MB
 MESSAGES = [1 << bits for bits in range(6, 27, 2)]  # 64 B to 64 MB
 OVERTAKES = [  # (until here, from here on)
@@ -66,7 +67,7 @@ def measured(worlds, sizes, messages, rounds):
         "all links are alike, so it has nothing to win.",
     ]
     if set(places) == {"gloo"}:
-        notes += [where_it_fails(N, sizes, median[N], predicted[N], beta) for N in worlds if report.cores() < N]
+        notes += [where_it_fails(N, sizes, median[N], predicted[N], beta) for N in worlds if CORES < N]
     tables = [crossings(N, sizes, median[N], predicted[N]) for N in worlds]
     tables += [failures(N, sizes, median[N], predicted[N], beta) for N in worlds]
     data = {"alpha": alpha, "beta": beta, "ping_pong": link, "times": times, "predicted": predicted}
@@ -148,7 +149,7 @@ def where_it_fails(N, sizes, median, predicted, beta):
         return f"{ratios[0]:.1f} to {ratios[-1]:.1f} times"
 
     return (
-        f"Where the model fails: {N} ranks share {report.cores()} cores, so links do not work at once, and who "
+        f"Where the model fails: {N} ranks share {CORES} cores, so links do not work at once, and who "
         f"has a message may still wait for a core. Measured is {off(small, lambda name: predicted[name][small])} the "
         f"model at {report.size(small)}, {off(large, lambda name: predicted[name][large])} at {report.size(large)}, "
         f"there {off(large, lambda name: one_by_one(name, large, N, beta))} what all bytes one by one would take. "

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import torch
 
-from lib import plots
+from lib import linux, plots
 from lib.plots.labels import in_unit
 from tests.benchmarks.measure import Bar, Comparison
 
@@ -141,7 +141,7 @@ def machine() -> dict:
         model = next((x.split(":")[1].strip() for x in cpuinfo.read_text().splitlines() if "model name" in x), model)
     return {
         "cpu": model,
-        "cores": cores(),
+        "cores": len(linux.processors()),
         "memory_gb": psutil.virtual_memory().total / 1e9,
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "os": platform.platform(),
@@ -161,11 +161,6 @@ def warnings(facts: dict) -> list[str]:
     if facts["compiles_lib_anew"]:
         out.append("PYTHONDONTWRITEBYTECODE is set, so every rank compiles lib anew: unset it")
     return out
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def plain(value):

@@ -13,8 +13,8 @@ import pytest
 from lib import launch, linux
 from lib.launch import cpu_time
 
-pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="not run: only Linux counts waiting")
-CORE = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+pytestmark = pytest.mark.skipif(not linux.counts_waiting(), reason="not run: only Linux counts waiting")
+CORE = linux.processors()[0]
 
 
 @pytest.mark.parametrize(

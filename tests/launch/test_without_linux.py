@@ -1,6 +1,8 @@
 """Where there is no /proc, no prctl and no namespace, as on macOS, hidden here: slower to tell, and nothing is lost."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
 import time
@@ -9,6 +11,12 @@ import pytest
 
 from lib import linux
 from lib.course.notebook import ROOT
+
+OF_LINUX = re.compile(  # calls that macOS has not, its Python neither; and paths
+    r"prctl|unshare|setns|sched_[gs]etaffinity|waitid|pidfd_\w+|memfd_create|[gs]etres[ug]id|eventfd|epoll|prlimit|"
+    r"O_(PATH|TMPFILE)|fdatasync|posix_f\w+|copy_file_range|splice|SIGRT\w+|sigtimedwait|AF_NETLINK|(/proc|/sys)(/.*)?"
+)
+BEHIND = {"linux.py", "course/seal.py", "course/keeper.py", "course/isolate.py"}  # the last three: the sandbox
 
 HIDDEN = os.environ | {linux.WITHOUT: "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 BEGIN = """
@@ -51,6 +59,22 @@ print(launch.run(total, nproc=2, backend='gloo')[0][0])
 def lines():
     """What one program says of all that the tests below ask, a line each; and which backend was chosen, and why."""
     return [line for line in told(ALL, seconds=300) if "gloo" not in line]
+
+
+def names_of_linux(source):
+    """What a program names that only Linux has: names, attributes, texts that are such a name or path."""
+    for node in ast.walk(ast.parse(source)):
+        named = getattr(node, "attr", None) or getattr(node, "id", None) or getattr(node, "value", None)
+        if isinstance(named, str) and OF_LINUX.fullmatch(named):
+            yield named
+
+
+def test_what_only_linux_has_is_asked_in_one_module_and_in_the_sandbox():
+    files = {path.relative_to(ROOT / "lib").as_posix(): path for path in (ROOT / "lib").rglob("*.py")}
+    found = {name for name, path in files.items() if any(names_of_linux(path.read_text(encoding="utf-8")))}
+    assert found == BEHIND
+    told = [*names_of_linux("import os\nf'/proc/{pid}/stat'\nos.pidfd_open(1)\ncall('prctl', 1)\n'a line of /proc'")]
+    assert told == ["/proc/", "pidfd_open", "prctl"]
 
 
 def test_the_stand_in_hides_what_is_there(lines):
