@@ -12,7 +12,7 @@ import torch.distributed as dist
 from programs import no_rank_is_left
 
 from lib import backend, launch
-from lib.launch import warm
+from lib.launch import ranks, warm
 
 pytestmark = pytest.mark.usefixtures("on_gloo")
 
@@ -102,7 +102,7 @@ def test_a_full_temporary_folder_is_told(tmp_path, monkeypatch, kilobytes):
         pytest.skip("not run: this machine does not let root mount")
     try:
         small = SimpleNamespace(mkdtemp=partial(tempfile.mkdtemp, dir=tmp_path), gettempdir=lambda: str(tmp_path))
-        monkeypatch.setattr(warm, "tempfile", small)
+        monkeypatch.setattr(ranks, "tempfile", small)
         with pytest.raises(RuntimeError, match=r"no space is left in .*: make room there, or start Python with TMPDIR"):
             launch.capture(fills_its_book, b"x" * 20_000, nproc=2)
     finally:
