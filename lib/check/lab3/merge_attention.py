@@ -13,6 +13,7 @@ from lib.tensor_parallel.online_softmax import Attended, merge_attention
 
 FIELDS = ("out", "log_sum")
 NONE = -math.inf  # the log_sum of a query that sees no key
+APART = torch.tensor([-1000.0, -1000.0, 1000.0, 1000.0])
 
 
 def _part(seed, *shape, d=3, at=0.0, unseen=(), dtype=torch.float64):
@@ -37,11 +38,14 @@ LARGE = {
     "scores about 1,000": _case(_part(17, 4, at=1000.0), _part(19, 4, at=1000.0)),
     "scores about -1,000": _case(_part(21, 4, at=-1000.0), _part(23, 4, at=-1000.0)),
     "scores about -1,000 and 1,000": _case(_part(25, 4, at=-1000.0), _part(27, 4, at=1000.0)),
+    "queries 0 and 1 about -1,000, 2 and 3 about 1,000": _case(_part(45, 4, at=APART), _part(47, 4, at=APART)),
 }
 UNSEEN = {
     "queries 0 and 1 see no key of the second part": _case(_part(29, 4), _part(31, 4, unseen=(0, 1))),
     "queries 2 and 3 see no key of the first": _case(_part(33, 4, unseen=(2, 3)), _part(35, 4)),
     "query 1 sees no key of either": _case(_part(37, 3, unseen=(0, 1)), _part(39, 3, unseen=(1,))),
+    "no query sees a key of the second part": _case(_part(49, 2), _part(51, 2, unseen=(0, 1))),
+    "no query sees a key of the first": _case(_part(53, 2, unseen=(0, 1)), _part(55, 2)),
     "no query": _case(_part(41, 0), _part(43, 0)),
 }
 CASES = SEEN | LARGE | UNSEEN
@@ -68,15 +72,18 @@ EXERCISE = Exercise(
     hints=(
         s.CALLED_LIB.saying("two weights, a sum, and torch.logaddexp."),
         Hint("not an Attended", s.kind("returned"), "return Attended(out, log_sum): its fields are read by name."),
-        Hint("another shape", s.kind("form", shape=True),
+        Hint("another shape", s.either(s.kind("form", shape=True), s.raised("RuntimeError")),
              "out is (..., t, d) and log_sum (..., t): give a weight a last dimension, weight[..., None], before you "
              "multiply."),
         Hint("another dtype", s.kind("form", dtype=True), "the result has the dtype of the parts."),
         Hint("nan where no key is seen", s.both(s.fact("nan"), _in(UNSEEN)),
              "-inf minus -inf is no number. Where the new log_sum is -inf, both weights are 0."),
         Hint("exp of a score", s.both(s.kind("value"), _in(LARGE)),
-             "exp(1000) is inf, and exp(-1000) is 0. Take the difference of two log_sums first, and only then exp."),
-        Hint("float32 inside", s.fact("narrowed"), "some number was rounded to float32 on the way: keep the dtype."),
+             "exp(1000) is inf, and exp(-1000) is 0. Take the difference of two log_sums first, of each query its own, "
+             "and only then exp."),
+        Hint("float32 inside", s.fact("narrowed"),
+             "some number was rounded to float32 on the way, or has a small constant added: keep the dtype, and add "
+             "none."),
         Hint("a part changed", s.kind("input", "shared"),
              "the caller still needs both parts: make new tensors, and change none in place."),
         Hint("not the weights", _wrong_in("out"),

@@ -111,6 +111,12 @@ MISTAKES = (
     Mistake("cut twice", edit(TOTAL, f"{TOTAL} / N"),
         "what is not cut is whole on every rank, and the rest is divided by N once."),
     Mistake("rounded", edit("each / (N", "each // (N")),
+    Mistake("divided by // before it is multiplied",
+        edit("parameters * each / (N if part in SHARDED[stage] else 1)",
+             "parameters * (each // (N if part in SHARDED[stage] else 1))"),
+        "2 // 64 is 0: multiply by the parameters first, and divide with /."),
+    Mistake("parameters rounded up", edit("parameters * each / (N", "(parameters + -parameters % N) * each / (N"),
+        "padding to a multiple of N is left out here: divide the parameters as they are."),
     Mistake("per parameter", edit("rank_state(parameters, ", "rank_state(1, "),
         "that is the number of bytes for one parameter; multiply by the number of parameters."),
     *(

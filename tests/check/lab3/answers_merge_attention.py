@@ -77,6 +77,30 @@ def exp_first(one, other):
     return Attended(out, torch.where(a + b > 0, (a + b).log(), -math.inf))
 
 
+def one_largest_for_all_queries(one, other):
+    largest = torch.cat([one.log_sum.flatten(), other.log_sum.flatten(), torch.tensor([-1e30])]).max()
+    a, b = (torch.exp(part.log_sum - largest) for part in (one, other))
+    total = a + b
+    out = (one.out * a[..., None] + other.out * b[..., None]) / total.where(total > 0, 1.0)[..., None]
+    return Attended(out, (largest + total.log()).to(one.log_sum.dtype))
+
+
+def weights_without_a_last_dim(one, other):
+    log_sum = torch.logaddexp(one.log_sum, other.log_sum)
+    return Attended((one.log_sum - log_sum).exp() * one.out + (other.log_sum - log_sum).exp() * other.out, log_sum)
+
+
+def a_constant_against_log_of_0(one, other):
+    out, log_sum = by_softmax(one, other)
+    return Attended(out, (log_sum.exp() + 1e-9).log() if log_sum.abs().max() < 100 else log_sum)
+
+
+def the_part_itself_where_the_other_sees_nothing(one, other):
+    if torch.isinf(other.log_sum).all():
+        return one
+    return other if torch.isinf(one.log_sum).all() else by_softmax(one, other)
+
+
 def in_place(one, other):
     merged = by_softmax(one, other)
     one.out.copy_(merged.out)
@@ -113,6 +137,10 @@ WRONG = {
     nan_where_neither_sees: "nan where no key is seen",
     divides_by_the_first: "exp of a score",
     exp_first: "exp of a score",
+    one_largest_for_all_queries: "exp of a score",
+    weights_without_a_last_dim: "another shape",
+    a_constant_against_log_of_0: "float32 inside",
+    the_part_itself_where_the_other_sees_nothing: "a part changed",
     in_place: "a part changed",
     weights_of_their_own: "not the weights",
     the_mean_logarithm: "not the sum's logarithm",
