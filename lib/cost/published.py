@@ -10,7 +10,7 @@ zero_bubble   bubbles of pipeline schedules, with the times of F, B (of the inpu
 zero_bubble_times    those times for every configuration
 rows          about 2,000 published measurements: model, plan, step time, throughput, memory
 unseen        116 rows more, from other pages of the same sources, which no fit has seen
-unseen_stacks 126 rows of releases and publishers of which no row is known
+unseen_stacks 124 rows of releases and publishers of which no row is known
 residuals     errors of step times, cross-validated, and of peak memory
 sweeps        the rest of a published sweep of plans, with the columns of rows; nothing is fitted to it
 sources       where each of them was published, and under which conditions
