@@ -14,7 +14,7 @@ import threading
 import cloudpickle
 
 from lib import backend as backends
-from lib.launch import alone, warm, worker
+from lib.launch import alone, packing, warm, worker
 from lib.launch.errors import Stopped, from_failure, from_findings
 from lib.launch.output import Output
 from lib.launch.watch import watch
@@ -193,7 +193,7 @@ def _pack(fn, args):
         for module in by_value:
             cloudpickle.register_pickle_by_value(module)
         try:
-            return cloudpickle.dumps((fn, args))
+            return packing.dumps((fn, args))
         except Exception:
             _name_what_cannot_be_packed(fn, args)
             raise
@@ -210,7 +210,7 @@ def _name_what_cannot_be_packed(fn, args):
         things.append((arg, f"argument {position} ({type(arg).__name__})", advice))
     for thing, name, advice in things:
         try:
-            cloudpickle.dumps(thing)
+            packing.dumps(thing)
         except Exception as error:
             short = " ".join(f"{type(error).__name__}: {error}".split())[:160]
             raise TypeError(f"{name} cannot be sent to the ranks: {short}. {advice}") from None
