@@ -207,13 +207,6 @@ class ByPlace(Dropless):
         return super().together(x, rows, token.sort().values, weight)
 
 
-class AllExpertsHere(Dropless):
-    """Gives the experts here the counts of all E."""
-
-    def compute(self, rows, received):
-        return self.experts(rows, torch.bincount(torch.arange(len(rows)) % self.E, minlength=self.E))
-
-
 class OneTooMany(Dropless):
     """Counts of the whole world."""
 
@@ -260,7 +253,6 @@ WRONG = {
         answer(NoWayBack): "no gradient",
         answer(WeightedThere): "the weights' gradient",
         answer(ByPlace): "another order",
-        answer(AllExpertsHere): "counts of other rows",
         answer(OneTooMany): "the lists do not fit",
         answer(Remembers): "kept beside ctx",
         not_dropless_yet: "not written",
