@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from as_an_answer import as_an_answer
+from as_an_answer import as_an_answer, told
 from forth_and_back import Pair
 
 from lib import collectives, moe
@@ -262,3 +262,7 @@ RIGHT = {
     "grouped_mm": [split_and_join, by_hand, as_an_answer(moe.grouped_mm)],
     "dropless": [answer(Dropless), answer(BySlots), answer(InTwoMessages), as_an_answer(moe.dropless)],
 }
+WRONG["dropless"] |= told(
+    moe.dropless,
+    ("its_own_counts", "counts of other rows", ("received.sum(0)", "counts.view_as(received).sum(0)")),
+)

@@ -101,6 +101,20 @@ class NoStart(Started):
         return self.came
 
 
+class BeginsInWait(Started):
+    def leave(self, rows):
+        self.rows = rows.detach()
+        return rows.new_zeros(1)
+
+    def arrive(self, token):
+        return self.begin(self.rows, self.there).wait()
+
+
+class NotWithoutRows(Started):
+    def run(self, rows):
+        return super().run(rows) if len(rows) else lambda: rows
+
+
 class BackwardWaitsAtOnce(Started):
     def arrive_back(self, dy):
         self.back = self.begin(dy.contiguous(), self.home).wait()
@@ -348,6 +362,8 @@ WRONG = {
         answer(NoGraph): "no gradient",
         answer(NotCalled): "nothing to wait for",
         answer(NoStart): "not by `start`",
+        answer(BeginsInWait): "begins in wait()",
+        answer(NotWithoutRows): "not every rank calls",
         answer(AtHome): "another gradient",
         answer(NothingComes): "nothing comes",
         answer(ByTheSameLists): "backward without the swap",

@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from as_an_answer import as_an_answer
+from as_an_answer import as_an_answer, told
 
 from lib import collectives, hybrid
 from lib.clip import scale_gradients
@@ -237,3 +237,10 @@ WRONG = {
     NotYet: "not written",
 }
 RIGHT = [AsInTheNotebook, AnotherWay, as_an_answer(hybrid.HybridByHand)]
+WRONG |= told(
+    hybrid.HybridByHand,
+    ("AsManyStagesAsTp", "another pipeline", ('b(self.mesh.size("pp")', 'b(self.mesh.size("tp")')),
+    ("LocalWords", "a part of the vocabulary",
+     ("vocab_parallel_cross_entropy(y, target, tp)",
+      "torch.nn.functional.cross_entropy(y.flatten(0, 1), target.flatten())")),
+)  # fmt: skip

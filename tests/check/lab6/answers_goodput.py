@@ -3,7 +3,7 @@
 from math import exp, sqrt
 
 import numpy
-from as_an_answer import as_an_answer
+from as_an_answer import as_an_answer, told
 
 from lib.cost import goodput
 
@@ -142,3 +142,8 @@ RIGHT = {
     "lost_share": [sum_over_saves, dalys_wall_time, as_an_answer(goodput.lost_share)],
     "best_interval": [dalys_series, a_search, by_newton, as_an_answer(goodput.best_interval)],
 }
+WRONG["best_interval"] |= told(
+    goodput.best_interval,
+    ("minutes", "not in seconds", ("return x * mtbf", "return x * mtbf / 60")),
+    ("a_little_long", "near, not near enough", ("return x * mtbf", "return 1.05 * x * mtbf")),
+)

@@ -3,7 +3,7 @@
 from itertools import product
 from math import ceil, floor
 
-from as_an_answer import as_an_answer
+from as_an_answer import as_an_answer, told
 
 from lib import unequal
 from lib.unequal import shares as libs_shares
@@ -271,3 +271,10 @@ WRONG = {
     not_written: "not written",
 }
 RIGHT = [as_an_answer(libs_shares), as_in_the_notebook, by_the_pace, every_split, mended]
+WRONG |= told(
+    libs_shares,
+    ("refused_where_they_just_fit", "refused too soon", ("sum(most) < B", "sum(most) <= B")),
+    ("whole_speeds", "whole speeds", ("(b[r] + 1) / speeds[r]", "(b[r] + 1) / int(speeds[r])")),
+    ("most_is_needed", "any number of rows", ("[B] * len(speeds) if most is None else most", "most")),
+    ("none_is_any_number", "room for no row", ("    b = [0]", "    most = [m or B for m in most]\n    b = [0]")),
+)
