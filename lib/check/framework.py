@@ -23,7 +23,7 @@ from lib import launch, ledger
 from lib.check import fingerprints
 from lib.check.exercise import Bundle, CheckFailed, Claim, Exercise, Hint, Outcome, Problem, Run
 from lib.check.failure import BEGINS, at_odds, begun, in_its_case, of_exercise, students_fault
-from lib.check.guard import guarded, unreadable
+from lib.check.guard import guarded, shown, unreadable
 from lib.launch import groups, warm
 from lib.ledger.source import place
 
@@ -35,7 +35,6 @@ TIMEOUT = 20  # seconds a student's function may take on one world size
 WIDTH = 30  # characters of a claim's name
 COLUMNS = 100  # of what is printed
 WHOLE = {"break_long_words": False, "break_on_hyphens": False}
-PRINTS = 8  # lines of what the answer printed that are shown where a claim fails
 
 
 def evaluate(exercise: Exercise | Bundle, fn: Callable | tuple[Callable, ...]) -> Outcome:
@@ -167,7 +166,8 @@ def _judge(exercise, runs, problem, printed=()):
     for claim in exercise.claims:
         found = problem or claim.judge(runs)
         if found is None:
-            points, lines = points + claim.points, lines + _right(claim.name, claim.says)
+            points += claim.points
+            lines += _right(claim.name, claim.says)
             continue
         lines.append(f"  --  {claim.name}")
         for line in found.text.splitlines():
@@ -175,18 +175,12 @@ def _judge(exercise, runs, problem, printed=()):
         name, text = fingerprints.hint_for(exercise, claim, found)
         if name:
             lines += _wrapped(f"Usual cause: {text}")
-        lines += _printed(printed)
+        lines += shown(printed)
         lines.append(_score(exercise, points))
         message = f"{claim.name}: {found.text.splitlines()[0]}"
         return Outcome(points, exercise.points, lines, message, name, problem=found)
     lines.append(_score(exercise, points))
     return Outcome(points, exercise.points, lines, "passed")
-
-
-def _printed(printed):
-    """What the answer printed: where something is wrong it may tell what."""
-    more = [f"... {len(printed) - PRINTS} more lines"][: max(0, len(printed) - PRINTS)]
-    return ["      It printed:"][: len(printed)] + [f"        {line[:100]}" for line in [*printed[:PRINTS], *more]]
 
 
 def _right(name, says):
@@ -288,13 +282,13 @@ def stand_in(exercise: Exercise, fn: Callable) -> Callable:
     """`fn` once it has passed its check in this kernel; until then lib's, and a line that says so, once a cell."""
     if _passed.get(exercise.name) is fn:
         return fn
-    kernel = "IPython" in sys.modules and sys.modules["IPython"].get_ipython()
+    kernel = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     cell = (getattr(kernel, "execution_count", None), exercise.name)
-    if cell not in _said or not kernel:
+    if cell not in _said or kernel is None:
         print(f"(running lib's {exercise.name}: yours has not passed its check yet)")
     _said.add(cell)
     return exercise.reference
 
 
 def _ranks(n):
-    return f"{n} rank{'s'[: n != 1]}"
+    return "1 rank" if n == 1 else f"{n} ranks"

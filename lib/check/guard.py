@@ -22,6 +22,7 @@ from lib.check.exercise import Problem
 from lib.ledger.source import place
 
 CPUS, SECONDS = 10, 120
+PRINTS = 8  # lines of what the answer printed that are shown where a claim fails
 OURS = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
     for path in (lib.__file__, torch.__file__, sysconfig.get_paths()["stdlib"] + "/x")
@@ -110,3 +111,11 @@ def unreadable(words: str) -> Problem:
     """An error of the check's own: what the answer returned or left behind is of a kind that it was not made for."""
     text = "the check cannot read what your function returned, or left behind: compare it with the docstring"
     return Problem("unreadable", f"{text}\n  (no line of yours failed; the check's own words: {words.splitlines()[0]})")
+
+
+def shown(printed: list[str]) -> list[str]:
+    """What the answer printed, as lines of a report: where something is wrong it may tell what."""
+    if not printed:
+        return []
+    more = [f"... {len(printed) - PRINTS} more lines"] if len(printed) > PRINTS else []
+    return ["      It printed:", *(f"        {line[:100]}" for line in [*printed[:PRINTS], *more])]
