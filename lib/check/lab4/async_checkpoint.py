@@ -22,13 +22,14 @@ from lib.check import pure
 from lib.check import symptoms as s
 from lib.check.claims import claim, without_ranks
 from lib.check.exercise import Exercise, Hint, Problem
-from lib.check.lab4.disk import PATIENCE, Disk
+from lib.check.lab4.disk import PATIENCE, Disk, same
 from lib.checkpoint import background
 from lib.checkpoint.random_state import random_state, set_random_state
 
 PARTS = ("model", "optimizer", "random", "position")
 MOMENT = 0.15  # seconds: a wait that should be seen
 BEGIN, BESIDE, TO_DISK = "begins", "one at a time", "commit"
+OTHER = "best.pt"  # a file of somebody else's in the folder
 
 
 class Run:
@@ -60,12 +61,13 @@ def _measure(fn):
     try:
         with tempfile.TemporaryDirectory() as folder, Disk(folder).watched() as disk:
             run, saver, rights = Run(), fn(Path(folder), disk.open), {}
+            disk.folder.joinpath(OTHER).touch()
             run.step()
             for turn in (_begins, _one_at_a_time, _commits, _tells_errors):
                 turn(run, saver, disk, rights, seen)
                 if any(seen.values()):
                     break
-            disk.full = False
+            disk.full = None
             disk.gate.set()
             _quiet(there)
     finally:
@@ -104,7 +106,7 @@ def _begins(run, saver, disk, rights, seen):
     if 1 not in whole:
         left = sorted(path.name for path in disk.folder.iterdir())
         text = f"after wait(), folder holds {left}: expected step_00000001.pt, as torch.save writes it"
-        seen[BEGIN] = Problem("not there", text)
+        seen[BEGIN] = Problem("not there", text, {"file": "step_00000001.pt" in left})
     else:
         seen["copy"] = _differs(whole[1], rights[1], run.state(), 1)
 
@@ -114,22 +116,12 @@ def _differs(got, right, now, step):
     for part in PARTS:
         if not isinstance(got, dict) or part not in got:
             return Problem("lacks", f"step {step}: what is saved has no {part!r}", {"part": part})
-        if not _same(got[part], right[part]):
-            later = _same(got[part], now[part])
+        if not same(got[part], right[part]):
+            later = same(got[part], now[part])
             words = "as it is three steps later" if later else "something else"
             text = f"step {step}: the saved {part} is {words}, expected that of when begin was called"
             return Problem("another moment", text, {"part": part, "later": later}, [part, later])
     return None
-
-
-def _same(a, b):
-    if torch.is_tensor(a) and torch.is_tensor(b):
-        return a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return type(a) is type(b) and a == b
 
 
 def _one_at_a_time(run, saver, disk, rights, seen):
@@ -150,13 +142,13 @@ def _one_at_a_time(run, saver, disk, rights, seen):
     clock.join()
     saver.wait()
     whole, named = disk.whole(), {call[-1] for call in disk.calls}
+    missing = [step for step in (3, 2) if step not in whole and f"step_{step:08d}.pt" not in named]
     if disk.most > 1:
-        seen[BESIDE] = Problem("two writes", "begin(3): step 3 is being written while step 2 still is", {})
-    elif 3 not in whole or not (2 in whole or named & {"step_00000002.pt"}):
-        missing = 3 if 3 not in whole else 2
-        seen[BESIDE] = Problem(
-            "left out", f"step {missing} was begun, and is not there after wait()", {"step": missing}
-        )
+        seen[BESIDE] = Problem("two writes", "begin(3): step 3 is being written while step 2 still is")
+    elif missing:
+        seen[BESIDE] = Problem("left out", f"step {missing[0]} was begun, and is not there after wait()")
+    elif 3 not in whole:
+        seen[BESIDE] = Problem("kept", f"step 3 was written, and removed: there are {sorted(whole)}")
     else:
         seen[BESIDE] = _differs(whole[3], rights[3], run.state(), 3)
 
@@ -167,7 +159,7 @@ def _commits(run, saver, disk, rights, seen):
 
     def look(what):
         whole = disk.whole()
-        if not any(_same(whole.get(step), rights[step]) for step in (3, 6)):
+        if not any(same(whole.get(step), rights[step]) for step in (3, 6)):
             gone.append(what)
 
     disk.look = look
@@ -178,17 +170,25 @@ def _commits(run, saver, disk, rights, seen):
     names = [call for call in calls if call[0] == "rename" and call[-1] == final]
     told = "\nThe calls: " + ", ".join(" ".join(call) for call in calls)
     if gone:
-        text = f"at {gone[0]!r} of step 6 there was no whole checkpoint any more: a crash then loses everything"
-        seen[TO_DISK] = Problem("all lost", text + told, {"at": gone[0]})
+        text = f"at {gone[0]!r} of step 6 no whole checkpoint was left: a crash then loses everything{told}"
+        seen[TO_DISK] = Problem("all lost", text)
     elif not names:
         text = f"{final} was never renamed: it had its name before it was whole"
         seen[TO_DISK] = Problem("no rename", text + told)
+    elif Path(source := names[0][1]).match("step_*.pt"):
+        seen[TO_DISK] = Problem("no rename", f"{source} looks like a checkpoint before it is whole{told}")
     else:
-        place, source = calls.index(names[0]), names[0][1]
+        place = calls.index(names[0])
         writes = [i for i, call in enumerate(calls) if call == ("write", source)]
         syncs = [i for i, call in enumerate(calls) if call == ("fsync", source)]
         folder = [i for i, call in enumerate(calls) if call == ("fsync", "the folder")]
-        if not syncs:
+        early = [call[1] for call in calls[:place] if call[0] == "remove" and Path(call[1]).match("step_*.pt")]
+        left = sorted(path.name for path in disk.folder.iterdir())
+        if early:
+            seen[TO_DISK] = Problem("all lost", f"{early[0]} was removed before {final} had its name{told}")
+        elif ("open", source) not in calls:
+            seen[TO_DISK] = Problem("another open", f"{source} was not opened with self.open{told}")
+        elif not syncs:
             seen[TO_DISK] = Problem("no fsync", f"{source} was renamed, and never brought to disk{told}")
         elif syncs[0] > place:
             seen[TO_DISK] = Problem("late fsync", f"{source} was renamed before it was brought to disk{told}")
@@ -196,37 +196,35 @@ def _commits(run, saver, disk, rights, seen):
             seen[TO_DISK] = Problem("early fsync", f"{source} was written to after its fsync{told}")
         elif not folder or folder[-1] < place:
             seen[TO_DISK] = Problem("no folder", f"the new name was not brought to disk{told}")
-        elif len(disk.whole()) > 2:
-            text = f"the folder holds steps {sorted(disk.whole())}, expected the last two"
-            seen[TO_DISK] = Problem("kept", text)
+        elif len(disk.whole()) != 2 or OTHER not in left:
+            seen[TO_DISK] = Problem("kept", f"the folder holds {left}, expected the last two, and {OTHER}, as before")
 
 
 def _tells_errors(run, saver, disk, rights, seen):
-    """The disk is full for one save."""
-    disk.full = True
-    told = None
-    try:
-        _begin(run, saver, 7, rights)
-        saver.wait()
-    except OSError as error:
-        told = error
-    disk.full = False
-    whole = disk.whole()
-    if told is None:
-        seen["errors"] = Problem("silent", "step 7 was not written, as the disk is full, and wait() has raised nothing")
-    elif 7 in whole or not _same(whole.get(6), rights[6]):
-        seen["errors"] = Problem(
-            "all lost", "step 7 could not be written, and step 6 is gone or changed", {"at": "full"}
-        )
-    else:
+    """The disk is full for one save, a later one torch.save itself refuses; after each, the next is written."""
+    for step, error in ((7, OSError(28, "No space left on device")), (9, RuntimeError("unexpected pos 64 vs 0"))):
+        disk.full, told, text = error, None, f"step {step} failed, and was told; "
         try:
-            _begin(run, saver, 8, rights)
+            _begin(run, saver, step, rights)
             saver.wait()
-        except OSError:
-            seen["errors"] = Problem("again", "step 7 failed, and was told; begin(8) or its wait() raises it again")
+        except (OSError, RuntimeError) as raised:
+            told = raised
+        disk.full, whole = None, disk.whole()
+        if told is None:
+            seen["errors"] = Problem("silent", f"step {step}: writing raised {error!r}, and wait() has raised nothing")
             return
-        if not _same(disk.whole().get(8), rights[8]):
-            seen["errors"] = Problem("no more", "after step 7 has failed, step 8 is not written any more")
+        if step in whole or not same(whole.get(step - 1), rights[step - 1]):
+            seen["errors"] = Problem("all lost", f"step {step} was not written, and step {step - 1} is gone or changed")
+            return
+        try:
+            _begin(run, saver, step + 1, rights)
+            saver.wait()
+        except (OSError, RuntimeError):
+            seen["errors"] = Problem("again", f"{text}begin({step + 1}) or its wait() raises it again")
+            return
+        if not same(disk.whole().get(step + 1), rights[step + 1]):
+            seen["errors"] = Problem("no more", f"{text}step {step + 1} is not written any more")
+            return
 
 
 def _found(*keys):
@@ -263,18 +261,16 @@ EXERCISE = Exercise(
         s.CALLED_LIB.saying("write begin, write and wait yourself."),
         Hint("written at once", s.kind("stalls"),
              "begin only copies, and starts a thread: Thread(target=self.write, args=(step, state)).start()."),
+        Hint("something is missing", s.either(s.kind("lacks"), s.kind("not there", file=True)),
+             "a run that resumes needs all four, as tensors, numbers and dicts: {'model': model.state_dict(), "
+             "'optimizer': ..., 'random': checkpoint.random_state(), 'position': position}."),
         Hint("nothing saved", s.kind("not there"),
              "wait() joins the thread, which has written the file self.path(step) by then."),
-        Hint("something is missing", s.kind("lacks"),
-             "a run that resumes needs all four: {'model': ..., 'optimizer': ..., 'random': checkpoint.random_state(), "
-             "'position': position}."),
         Hint("random numbers of another moment", _part("random"),
              "ask for checkpoint.random_state() in begin, not in the background: training draws on meanwhile."),
-        Hint("not copied", s.kind("another moment", later=True),
-             "state_dict() gives the very tensors that training changes, and a dict stays the caller's. Copy it all in "
-             "begin, with what is inside: checkpoint.snapshot, or copy.deepcopy."),
-        Hint("not what was there", s.kind("another moment"),
-             "a part of it is as it was then, and a part as it is later: copy all of it, before begin returns."),
+        Hint("not copied", s.kind("another moment"),
+             "state_dict() gives the very tensors that training changes, and a dict stays the caller's. Copy it all, "
+             "with what is inside, before begin returns: checkpoint.snapshot, or copy.deepcopy."),
         Hint("two at a time", s.kind("two writes"),
              "each write holds a copy of the state, and they share the disk: begin waits for the write before."),
         Hint("one is left out", s.kind("left out"),
@@ -282,7 +278,9 @@ EXERCISE = Exercise(
         Hint("nothing left", s.kind("all lost"),
              "write beside the old ones, under another name, and remove old ones only when the new one has its name."),
         Hint("not renamed", s.kind("no rename"),
-             "a crash in the middle of a write leaves half a file. Only a rename is all or nothing: os.replace."),
+             "a crash in the middle of a write leaves half a file. Only a rename is all or nothing: os.replace, "
+             "from a name that no step_*.pt has to self.path(step)."),
+        Hint("another open", s.kind("another open"), "whoever makes the object chooses what opens a file: self.open."),
         Hint("not brought to disk", s.kind("no fsync"),
              "written is not yet on disk: file.flush(), os.fsync(file.fileno()), and then the rename."),
         Hint("renamed first", s.kind("late fsync"),
@@ -290,9 +288,11 @@ EXERCISE = Exercise(
         Hint("fsync too early", s.kind("early fsync"), "first write all, then flush(), then fsync, then rename."),
         Hint("the name is not on disk", s.kind("no folder"),
              "a name belongs to the folder, and has a fsync of its own: checkpoint.sync_folder(self.folder)."),
-        Hint("all are kept", s.kind("kept"), "a disk is finite: keep the last two."),
+        Hint("not the last two", s.kind("kept"),
+             "a disk is finite: keep the last two step_*.pt, no fewer and no more; other files are not yours."),
         Hint("silent", s.kind("silent"),
-             "an exception in a thread is printed, and lost. Keep it, self.error = error, and let wait() raise it."),
+             "an exception in a thread is printed, and lost. Keep it, whatever its type, self.error = error, and "
+             "let wait() raise it."),
         Hint("raised again", s.kind("again"), "once it is told, forget it: self.error = None."),
         Hint("no more", s.kind("no more"), "after an error the next begin starts a new thread, as always."),
         pure.NOTHING, *s.ANYWHERE,

@@ -22,13 +22,8 @@ class Disk:
 
     def __init__(self, folder):
         self.folder, self.calls, self.gate, self.open_now, self.most = Path(folder), [], threading.Event(), 0, 0
-        self.second, self.full, self.synced, self.names, self.look = (
-            threading.Event(),
-            False,
-            set(),
-            {},
-            lambda what: None,
-        )
+        self.second, self.names, self.look = threading.Event(), {}, lambda what: None
+        self.full = None  # what every write raises
         self.lock = threading.Lock()
         self.gate.set()
         self.starts = threading.Event()  # threads wait at this one before they do anything
@@ -62,11 +57,8 @@ class Disk:
     @contextlib.contextmanager
     def watched(self):
         """os.fsync, os.replace and the like are noted."""
-        before, start, main = (
-            {name: getattr(os, name) for name in CALLS},
-            threading.Thread.start,
-            threading.current_thread(),
-        )
+        before, start = {name: getattr(os, name) for name in CALLS}, threading.Thread.start
+        main = threading.current_thread()
 
         def starts(thread):
             if not thread.daemon or threading.current_thread() is main:
@@ -103,7 +95,7 @@ class Disk:
     def whole(self):
         """{step: state} of what a run that resumes now could load."""
         found = {}
-        for path in sorted(self.folder.glob("step_*.pt")):
+        for path in sorted(self.folder.glob(f"step_{'[0-9]' * 8}.pt")):
             with contextlib.suppress(Exception):
                 found[int(path.stem[5:])] = torch.load(path, weights_only=True)
         return found
@@ -118,7 +110,7 @@ class Noting:
     def write(self, data):
         self.disk.stands_still()
         if self.disk.full:
-            raise OSError(28, "No space left on device")
+            raise self.disk.full
         if not self.disk.calls or self.disk.calls[-1] != ("write", Path(self.file.name).name):
             self.disk.note("write", Path(self.file.name).name)
         return self.file.write(data)
@@ -137,3 +129,14 @@ class Noting:
 
     def __exit__(self, *error):
         self.close()
+
+
+def same(a, b):
+    """Are two states alike, bit for bit?"""
+    if torch.is_tensor(a) and torch.is_tensor(b):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b

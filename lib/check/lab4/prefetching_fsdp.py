@@ -140,9 +140,11 @@ def _walk(fsdp, watch, recorder):
         fsdp.fetch(place)
         if begun() != flats:
             return "no such unit", f"fetch({place}) began to gather something: units are 0 to {len(fsdp.units) - 1}"
+    seen, attach = [], fsdp.units[1].attach
+    fsdp.units[1].attach = lambda: (seen.append(watch.is_waited_for(1)), attach())
     fsdp.take(1)
-    if not watch.is_waited_for(1):
-        return "not waited", "take(1) did not wait for all gathers of unit 1"
+    if not watch.is_waited_for(1) or not all(seen):
+        return "not waited", "take(1) did not wait for all gathers of unit 1" + " before attach()" * bool(seen)
     if not fsdp.units[1].is_unsharded:
         return "not attached", "after take(1) unit 1 was not attached"
     fsdp.fetch(1)

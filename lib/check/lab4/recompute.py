@@ -23,8 +23,8 @@ CASES = {  # what x is, and through what it goes
     "tokens": "of integers, through an embedding",
     "nobody": "no rows",
     "dropout": "computed from a leaf; random numbers",
-    "two under way": "two calls, then backward of the first, then of the second",
-    "twice": "f(f(x)): the weights get two gradients",
+    "two under way": "two calls with random numbers, then backward of the first, then of the second",
+    "twice": "f(f(x)), f a module: the weights get two gradients",
     "nested": "f recomputes a part of itself",
 }
 THEIRS = {libs.__file__: "lib's recompute", torchs.__file__: "torch.utils.checkpoint"}
@@ -40,7 +40,7 @@ def _leaf(name):
 def _net(name):
     if name == "tokens":
         return nn.Embedding(5, 4, dtype=torch.float64)
-    between = nn.Dropout(0.5) if name == "dropout" else nn.Tanh()
+    between = nn.Dropout(0.5) if name in ("dropout", "two under way") else nn.Tanh()
     return nn.Sequential(nn.Linear(4, 6), between, nn.Linear(6, 4), nn.Tanh()).double()
 
 
@@ -53,7 +53,7 @@ def _calls_of(name, through, count):
         return net[2:](through(net[:2], x)) if name == "nested" else net(x)
 
     x = 2 * leaves[0] if name == "dropout" else leaves[0]
-    ys = [through(f, through(f, x)) if name == "twice" else through(f, x)]
+    ys = [through(nets[0], through(nets[0], x)) if name == "twice" else through(f, x)]
     if name == "two under way":
         ys.append(through(lambda x: f(x, nets[1]), leaves[1][:2]))
     learn = {f"x{i or ''}": leaf for i, leaf in enumerate(leaves[: len(ys)]) if leaf.requires_grad}
@@ -123,6 +123,8 @@ def _wrong_value(name, got, want):
             return problem
         if should and not learns:
             return Problem("cut off", f"{name}: y does not need a gradient, so no backward will come here", facts)
+    if got["gradients"].keys() != want["gradients"].keys():
+        return Problem("touched", f"{name}: x, which needs no gradient, is made to need one", facts)
     for tensor, gradient in want["gradients"].items():
         mine, facts = got["gradients"][tensor], {"of x": tensor.startswith("x"), "case": name}
         if mine is None:
@@ -190,7 +192,7 @@ EXERCISE = Exercise(
         Hint("what the calls share", s.both(s.kind("raised", "value", "gradient", "no gradient"), _of("two under way")),
              "two calls may be under way at once: what backward needs of this call belongs on ctx, not on the class, "
              "on the function or in a global."),
-        Hint("tokens have no gradient", s.refused("integers"),
+        Hint("tokens have no gradient", s.either(s.refused("integers"), s.kind("touched")),
              "x may be of integers, or need no gradient: x.detach().requires_grad_(ctx.needs_input_grad[i]), with i "
              "the place of x among the inputs."),
         Hint("without a graph again", s.refused("no graph"),

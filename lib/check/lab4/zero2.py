@@ -97,6 +97,12 @@ class _Run(Run):
         self.gates, self.in_backward = [], []
         ready = self.held.begin if self.held else lambda: None
         super().__init__(case, setup, fn, group, given, model, ready, capacity=_capacity(setup))
+        for flat in self.answer.in_order if self.held else ():
+            flat.take_gradients = partial(self._taken, flat.take_gradients)
+
+    def _taken(self, take):
+        self.held.at_take(len(getattr(self.answer, "under_way", ())))
+        return take()
 
     def train(self, step):
         """Backward, and average_gradients(), of each micro-batch."""

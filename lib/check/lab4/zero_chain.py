@@ -116,6 +116,11 @@ class Held(Alive):
             when = f"after {flat + 1} of {len(self.padded)} flats"
             self._note(when, "gradients", held, allowed, "two lines, and the shards' pieces")
 
+    def at_take(self, under_way):
+        if under_way > 1 and not self.problem:
+            text = f"{self.where}: a third line is made while two are under way"
+            self.problem = Problem("memory", text, {"left": [], "before": False})
+
     def _note(self, when, who, held, allowed, what):
         left = [name for name, p in self.model.named_parameters() if p.grad is not None]
         verb = "hold" if who.endswith("s") else "holds"

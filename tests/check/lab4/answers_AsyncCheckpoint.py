@@ -281,6 +281,11 @@ class GivesUp(AsInTheNotebook):
             self.failed = self.error is not None
 
 
+class OpensItself(AsInTheNotebook):
+    def __init__(self, folder, open=open):
+        super().__init__(folder)
+
+
 RIGHT = [AsInTheNotebook, WithAPool, as_an_answer(background.AsyncCheckpoint)]
 WRONG = {
     Inherits: "called lib's",
@@ -294,7 +299,7 @@ WRONG = {
     ByReference: "not copied",
     OnlyTheModel: "not copied",
     PositionByReference: "not copied",
-    InFloat16: "not what was there",
+    InFloat16: "not copied",
     DoesNotWait: "two at a time",
     LeavesOut: "one is left out",
     RemovesFirst: "nothing left",
@@ -304,8 +309,9 @@ WRONG = {
     RenamesFirst: "renamed first",
     FsyncFirst: "fsync too early",
     NoFolder: "the name is not on disk",
-    KeepsAll: "all are kept",
+    KeepsAll: "not the last two",
     Silent: "silent",
     TellsForEver: "raised again",
     GivesUp: "no more",
+    OpensItself: "another open",
 }
