@@ -202,28 +202,28 @@ def _commits(run, saver, disk, rights, seen):
 
 def _tells_errors(run, saver, disk, rights, seen):
     """The disk is full for one save, a later one torch.save itself refuses; after each, the next is written."""
-    for step, error in ((7, OSError(28, "No space left on device")), (9, RuntimeError("unexpected pos 64 vs 0"))):
-        disk.full, told, text = error, None, f"step {step} failed, and was told; "
+
+    def told(step):
+        """What saving raises."""
         try:
             _begin(run, saver, step, rights)
             saver.wait()
-        except (OSError, RuntimeError) as raised:
-            told = raised
-        disk.full, whole = None, disk.whole()
-        if told is None:
+        except (OSError, RuntimeError) as error:
+            return error
+
+    for step, error in ((7, OSError(28, "No space left on device")), (9, RuntimeError("unexpected pos 64 vs 0"))):
+        disk.full, last, after = error, step - 1, step + 1
+        silent = told(step) is None
+        disk.full, whole, text = None, disk.whole(), f"step {step} failed, and was told; "
+        if silent:
             seen["errors"] = Problem("silent", f"step {step}: writing raised {error!r}, and wait() has raised nothing")
-            return
-        if step in whole or not same(whole.get(step - 1), rights[step - 1]):
-            seen["errors"] = Problem("all lost", f"step {step} was not written, and step {step - 1} is gone or changed")
-            return
-        try:
-            _begin(run, saver, step + 1, rights)
-            saver.wait()
-        except (OSError, RuntimeError):
-            seen["errors"] = Problem("again", f"{text}begin({step + 1}) or its wait() raises it again")
-            return
-        if not same(disk.whole().get(step + 1), rights[step + 1]):
-            seen["errors"] = Problem("no more", f"{text}step {step + 1} is not written any more")
+        elif step in whole or not same(whole.get(last), rights[last]):
+            seen["errors"] = Problem("all lost", f"step {step} was not written, and step {last} is gone or changed")
+        elif told(after):
+            seen["errors"] = Problem("again", f"{text}begin({after}) or its wait() raises it again")
+        elif not same(disk.whole().get(after), rights[after]):
+            seen["errors"] = Problem("no more", f"{text}step {after} is not written any more")
+        if seen.get("errors"):
             return
 
 

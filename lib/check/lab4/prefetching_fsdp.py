@@ -144,7 +144,7 @@ def _walk(fsdp, watch, recorder):
     fsdp.units[1].attach = lambda: (seen.append(watch.is_waited_for(1)), attach())
     fsdp.take(1)
     if not watch.is_waited_for(1) or not all(seen):
-        return "not waited", "take(1) did not wait for all gathers of unit 1" + " before attach()" * bool(seen)
+        return "not waited", f"take(1) did not wait for all gathers of unit 1{' before attach()' if seen else ''}"
     if not fsdp.units[1].is_unsharded:
         return "not attached", "after take(1) unit 1 was not attached"
     fsdp.fetch(1)

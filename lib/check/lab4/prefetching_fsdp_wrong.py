@@ -20,6 +20,7 @@ MISTAKES = tuple(
         ("fetched again", " and not self.units[place].is_unsharded", ""),
         ("does not wait", TAKE, "        self.fetch(place)\n        self.coming.pop(place, None)\n"),
         ("does not wait", WAIT, f"{WAIT}[:1]"),
+        ("does not wait", TAKE, TAKE.replace("        for", "        self.units[place].attach()\n        for")),
         ("not attached", "        self.units[place].attach()\n", ""),
         ("only what was coming", TAKE, TAKE.replace("        self.fetch(place)\n", "").replace(", []", "")),
         ("only what was coming", TAKE, TAKE.replace("self.fetch(place)", "if place not in self.coming: return")),

@@ -30,6 +30,7 @@ MISTAKES = (
     )),
     Mistake("without a graph again", _edit(AGAIN, "with as_then(ctx.random_state):").then(*NO_GUARD)),
     Mistake("tokens have no gradient", _edit(COPY, "kept.detach().requires_grad_()")),
+    Mistake("tokens have no gradient", _edit(CALL, CALL.replace("x", "x.requires_grad_(x.is_floating_point())"))),
     Mistake("not a gradient for each input", _edit(RETURNED, "return x.grad")),
     Mistake("the first graph", _edit(BACK, f"{BACK}, {BACK}")),
     Mistake("something raised", _edit("torch.set_rng_state(on_cpu)", "torch.zeros(2) + torch.zeros(3)")),
@@ -51,4 +52,6 @@ MISTAKES = (
     Mistake("f runs too often",
             _first("state = torch.get_rng_state()", "f(x)", "torch.set_rng_state(state)", "return f(x)")),
     Mistake("what the calls share", _edit("ctx.f = f", "Recompute.f = f").then("y = ctx.f(x)", "y = Recompute.f(x)")),
+    Mistake("what the calls share", _edit("ctx.random_state = random_state(x)", "Recompute.state = random_state(x)")
+            .then("as_then(ctx.random_state)", "as_then(Recompute.state)")),
 )  # fmt: skip

@@ -98,11 +98,7 @@ class _Run(Run):
         ready = self.held.begin if self.held else lambda: None
         super().__init__(case, setup, fn, group, given, model, ready, capacity=_capacity(setup))
         for flat in self.answer.in_order if self.held else ():
-            flat.take_gradients = partial(self._taken, flat.take_gradients)
-
-    def _taken(self, take):
-        self.held.at_take(len(getattr(self.answer, "under_way", ())))
-        return take()
+            flat.take_gradients = partial(self.held.taken, flat.take_gradients)
 
     def train(self, step):
         """Backward, and average_gradients(), of each micro-batch."""
@@ -272,6 +268,9 @@ MISTAKES = (
     Mistake("not for the oldest", edit(ROOM, f"self._keep_oldest()\n            {ROOM}")),
     Mistake("three under way", edit("== UNDER_WAY", "== 9")),
     Mistake("three under way", edit("== UNDER_WAY", "> UNDER_WAY")),
+    Mistake("three under way", edit("        if len(self.under_way)",
+            "        line = self.in_order[self.left].take_gradients()\n        if len(self.under_way)")
+            .then("flat.take_gradients()", "line")),
     Mistake("lines kept for all flats",
         edit(HOOKS, f"        self.lines = [f.whole.clone() for f in self.in_order]\n{HOOKS}")),
 )  # fmt: skip

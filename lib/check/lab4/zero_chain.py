@@ -10,6 +10,7 @@
 Backward is past a gate when all gradients of the layer behind it are there and have been seen by their hooks.
 """
 
+import weakref
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -93,6 +94,7 @@ class Held(Alive):
     def __init__(self, where, padded, N, model):
         super().__init__()
         self.where, self.padded, self.N, self.model, self.problem = where, padded, N, model, None
+        self.lines = []  # weak references to all that were made
 
     def look(self, *besides):
         """The parameters are views of an answer's flats, which do not count."""
@@ -116,10 +118,14 @@ class Held(Alive):
             when = f"after {flat + 1} of {len(self.padded)} flats"
             self._note(when, "gradients", held, allowed, "two lines, and the shards' pieces")
 
-    def at_take(self, under_way):
-        if under_way > 1 and not self.problem:
-            text = f"{self.where}: a third line is made while two are under way"
-            self.problem = Problem("memory", text, {"left": [], "before": False})
+    def taken(self, take):
+        """The line that take() makes. Of those before it one may be there still: it is under way."""
+        if sum(line() is not None for line in self.lines) > 1:
+            text = f"{self.where}: a third line is made while two are there"
+            self.problem = self.problem or Problem("memory", text, {"left": [], "before": False})
+        line = take()
+        self.lines.append(weakref.ref(line))
+        return line
 
     def _note(self, when, who, held, allowed, what):
         left = [name for name, p in self.model.named_parameters() if p.grad is not None]

@@ -1,5 +1,6 @@
 """Answers to Lab 4's AsyncCheckpoint: wrong ones, each with the hint that it must get, and right ones."""
 
+import contextlib
 import copy
 import os
 import shutil
@@ -281,6 +282,19 @@ class GivesUp(AsInTheNotebook):
             self.failed = self.error is not None
 
 
+class TellsFullDisksOnly(AsInTheNotebook):
+    def wait(self):
+        with contextlib.suppress(RuntimeError):
+            super().wait()
+
+
+class RemovesWhatIsNotIts(AsInTheNotebook):
+    def wait(self):
+        super().wait()
+        for old in sorted(self.folder.iterdir())[:-2]:
+            old.unlink()
+
+
 class OpensItself(AsInTheNotebook):
     def __init__(self, folder, open=open):
         super().__init__(folder)
@@ -314,4 +328,6 @@ WRONG = {
     TellsForEver: "raised again",
     GivesUp: "no more",
     OpensItself: "another open",
+    TellsFullDisksOnly: "silent",
+    RemovesWhatIsNotIts: "not the last two",
 }
