@@ -109,7 +109,8 @@ class _Watch:
     def _running(self, heads):
         if now() - self.changed <= STABLE:
             return "running"
-        return self._over("deadlock", heads) if is_deadlock(self.books.read(), heads) else "quiet"
+        proved = is_deadlock(self.books.read(), heads) and self._unchanged()
+        return self._over("deadlock", heads) if proved else "quiet"
 
     def _quiet(self, heads):
         return self._stalled(heads) if self.cpu_time.idle(STALL) else "quiet"
@@ -130,10 +131,14 @@ class _Watch:
     def _no_progress(self, heads, waits, stack, seconds):
         running = [rank for rank, head in enumerate(heads) if head.state == RUNNING]
         sure = all(stacks.is_blocked(stack.get(r, [])) or (r in waits and waits[r].for_certain) for r in running)
-        if waits and sure and _signature(self.books.heads()) == self.signature:
+        if waits and sure and self._unchanged():
             return self._over("no progress", heads, seconds)
         self.cpu_time.reset()
         return "quiet"
+
+    def _unchanged(self):
+        """Does all that was read belong to one moment? Books are read one by one, and on a busy machine ranks go on."""
+        return _signature(self.books.heads()) == self.signature
 
     def _failed(self, heads):
         first = _gone(self.agent, heads)

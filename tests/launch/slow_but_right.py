@@ -126,3 +126,18 @@ def leaves_a_thread_behind():
 def threads_here():
     """Python threads besides the main one and the launcher's."""
     return sum(not thread.name.startswith("lib.") for thread in threading.enumerate()) - 1
+
+
+def sends_between_a_receive_and_its_wait():
+    """Rank 1 has begun to receive, rests, sends what rank 0 waits for, and then waits for rank 0, which rests."""
+    rank, _ = me()
+    x = torch.ones(1)
+    if rank == 0:
+        dist.recv(x, 1)
+        time.sleep(1.5)
+        dist.send(x, 1)
+    else:
+        coming = dist.irecv(torch.zeros(1), 0)
+        time.sleep(0.6)
+        dist.send(x, 0)
+        coming.wait()

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import time
 
 import faults
@@ -13,6 +14,7 @@ from programs import eventually, no_rank_is_left
 
 from lib import launch
 from lib.launch import agent, warm, watch
+from lib.ledger.book import BookReader
 
 pytestmark = pytest.mark.usefixtures("on_gloo")  # tests/gpu/hangs.py tries faults under NCCL, where they end otherwise
 
@@ -209,6 +211,21 @@ def test_slow_but_correct_programs_are_not_blamed(name, nproc, expected):
     results = launch.capture(getattr(slow_but_right, name), nproc=nproc)
     assert list(results) == expected
     assert results.warnings == [] or name == "message_inside_async_collective"
+
+
+def test_a_book_that_changes_while_it_is_read_proves_no_deadlock(monkeypatch):
+    """A busy machine may interrupt the reading: that rank 1 sent would be missed, and that it then waits be seen."""
+    head, pauses = BookReader.head, []
+
+    def then_a_pause(book):
+        found = head(book)
+        if sys._getframe(1).f_code.co_name == "entries" and book.rank == 1:
+            pauses.append(time.sleep(1.0))
+        return found
+
+    monkeypatch.setattr(BookReader, "head", then_a_pause)
+    launch.capture(slow_but_right.sends_between_a_receive_and_its_wait, nproc=2)
+    assert pauses
 
 
 def test_five_megabytes_of_prints_are_capped_with_a_note():
