@@ -38,6 +38,7 @@ TEST_OPTIONS ?=
 unexport PYTHONDONTWRITEBYTECODE
 # Several processes share the cores there: threads of each that wait for each other would only use them up.
 test test-all validate: export OMP_NUM_THREADS := 1
+test-all: export WHOLE_SWEEPS := 1
 
 .PHONY: help setup lab demo book test test-all test-gpu notebooks validate grade bench lint clean
 

@@ -10,8 +10,10 @@ those of the collectives, run on it, or are skipped where the GPUs are too few.
 """
 
 import contextlib
+import fcntl
 import gc
 import os
+import tempfile
 
 import pytest
 
@@ -81,6 +83,29 @@ def ranks_start_light():
     lib += [f"lib.check.{name}" for name in ("calls", "footprint", "symptoms", "traffic")]
     server.PRELOAD, server.AT_ONCE = [*server.PRELOAD, *lib], True
     framework.TIMEOUT = 60
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_large_launch_at_a_time():
+    """8 ranks beside 8 others on two cores take five times the processor time that they take one after the other.
+
+    So of all tests that run side by side, one at a time has more than 6 ranks.
+    """
+    from lib.launch import warm
+
+    taken, of_all_workers = warm.taken, os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
+
+    @contextlib.contextmanager
+    def after_other_large_ones(choice, nproc, *rest):
+        with contextlib.ExitStack() as held:
+            if nproc > 6:
+                lock = held.enter_context(open(f"{tempfile.gettempdir()}/large-launch-{of_all_workers}", "w"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield held.enter_context(taken(choice, nproc, *rest))
+
+    warm.taken = after_other_large_ones
+    yield
+    warm.taken = taken
 
 
 @pytest.fixture

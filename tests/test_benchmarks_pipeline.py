@@ -20,6 +20,7 @@ TINY = Shape(vocab_size=16, seq_len=8, n_layers=4, hidden=16, n_heads=2)
 # --- both sides do the same, or nothing is timed ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     torch.__version__.startswith(("2.10.", "2.11.")),
     reason="not run: before 2.12 torch's own ScheduleZBVZeroBubble ends over gloo with 'Pair is not connected'",

@@ -55,6 +55,7 @@ def guarded_at_four_ranks():
         return str(error)
 
 
+@pytest.mark.slow
 def test_at_four_ranks_both_sides_pass_and_theirs_sends_no_more_than_it_must():
     results = launch.capture(guarded_at_four_ranks, nproc=4, backend="gloo", timeout=600)
     assert all(said.startswith("without sums: not as in one process: ") for said in results)

@@ -181,6 +181,7 @@ def end_all_of(folder):
     raise RuntimeError(f"processes {found} do not end")
 
 
+@pytest.mark.slow
 def test_the_slurm_script_runs_on_both_nodes_and_restarts_them_when_a_rank_is_killed(tmp_path):
     whole, loss = made_of_the_cells(tmp_path / "whole", 2)
     script = copy_of(whole, tmp_path)

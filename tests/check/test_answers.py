@@ -6,7 +6,7 @@ What differs from the reference by an edit is not written there: it is one of th
 which are judged here as well.
 
 `make test` runs, of each function, six wrong answers or more: one for every hint; where answers run on ranks, the first
-six of these. `make test-all` runs them all.
+two of these. `make test-all` runs them all.
 
 The chosen answers of a function are judged together, as the parts of a Bundle are: in one launch, and in one more after
 each answer that fails on the ranks. A student's answer is judged alone. So where the verdict is not the one that is
@@ -66,12 +66,15 @@ def right_answers(function):
 def wrong_answers(function):
     """Those that are further examples of a hint, after the sixth answer of the function, are slow tests.
 
-    On ranks each failing answer costs a launch or two: there what comes after six answers is slow, too.
+    On ranks each failing answer costs a launch or two: there what comes after two answers, of a hint each, is slow.
     """
     hints, chosen = [], 0
     for fn, hint in ((fn, hint) for name, fn, hint in WRONG if name == function):
-        further = hint in hints and len(hints) >= 6
-        marks = [pytest.mark.slow] if further or (FUNCTIONS[function].worlds and chosen >= 6) else []
+        if FUNCTIONS[function].worlds:
+            is_slow = chosen >= 2 or hint in hints
+        else:
+            is_slow = hint in hints and len(hints) >= 6
+        marks = [pytest.mark.slow] if is_slow else []
         hints.append(hint)
         chosen += not marks
         yield pytest.param(function, fn, hint, id=f"{function}-{fn.__name__}", marks=marks)

@@ -56,7 +56,7 @@ def every_case():
     return failures
 
 
-@pytest.mark.parametrize("nproc", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("nproc", [1, 2, 3, 4, 5, pytest.param(8, marks=pytest.mark.slow)])
 def test_all_reduce_equals_torchs_bit_for_bit_where_order_cannot_matter(on_ranks, nproc):
     for failures in on_ranks(every_case, nproc=nproc, ledger=False):
         assert failures == []
@@ -82,7 +82,7 @@ def rounding_cases():
     return failures
 
 
-@pytest.mark.parametrize("nproc", [3, 4, 8])
+@pytest.mark.parametrize("nproc", [3, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_rounding_stays_within_n_units_and_is_the_same_on_all_ranks(on_ranks, nproc):
     for failures in on_ranks(rounding_cases, nproc=nproc, ledger=False):
         assert failures == []

@@ -48,7 +48,7 @@ def rooted():
     return failures
 
 
-@pytest.mark.parametrize("nproc", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("nproc", [1, 2, 3, 4, 5, pytest.param(8, marks=pytest.mark.slow)])
 def test_broadcast_reduce_scatter_and_gather_from_every_root(on_ranks, nproc):
     for failures in on_ranks(rooted, nproc=nproc, ledger=False):
         assert failures == []
@@ -96,7 +96,7 @@ def unrooted():
     return failures
 
 
-@pytest.mark.parametrize("nproc", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("nproc", [1, 2, 3, 4, 5, pytest.param(8, marks=pytest.mark.slow)])
 def test_all_gather_reduce_scatter_and_all_to_all_equal_torchs(on_ranks, nproc):
     for failures in on_ranks(unrooted, nproc=nproc, ledger=False):
         assert failures == []
@@ -157,7 +157,7 @@ def nobody_leaves_early():
     return seen
 
 
-@pytest.mark.parametrize("nproc", [1, 3, 4, 8])
+@pytest.mark.parametrize("nproc", [1, 3, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_no_rank_leaves_the_barrier_before_the_last_has_entered(on_ranks, nproc):
     for seen in on_ranks(nobody_leaves_early, nproc=nproc, ledger=False):
         assert seen == [1] * nproc

@@ -54,7 +54,7 @@ def call_each():
     ledger.mark("end")
 
 
-@pytest.mark.parametrize("nproc", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("nproc", [1, 2, 3, 4, 5, pytest.param(8, marks=pytest.mark.slow)])
 def test_the_ledger_counts_exactly_what_the_formulas_say(on_ranks, nproc):
     books = on_ranks(call_each, nproc=nproc).ledger
     assert CALLS.keys() == cost.COST.keys()

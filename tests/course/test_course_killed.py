@@ -87,6 +87,7 @@ def folders(tmp_path):
         shutil.rmtree(temporary_of(out), ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_a_class_whose_grader_is_killed_gets_the_same_bytes(toy_root, tmp_path, unsolved, folders):
     folder = hand_in(tmp_path / "in", a=solved(unsolved), b=solved(unsolved, double="double = 1"), c=b"{")
     whole, resumed = folders

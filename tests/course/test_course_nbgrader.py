@@ -128,8 +128,7 @@ class Course:
 
 
 for lab in (TOY, *notebook.labs(ROOT)):
-    marks = [] if lab == TOY else [pytest.mark.slow]
-    globals()[f"Test_{lab}"] = type(f"Test_{lab}", (Course,), {"lab": lab, "pytestmark": marks})
+    globals()[f"Test_{lab}"] = type(f"Test_{lab}", (Course,), {"lab": lab, "pytestmark": [pytest.mark.slow]})
 
 
 @pytest.mark.slow

@@ -16,11 +16,12 @@ from replicas import (
     single_process,
     train,
 )
+from sweeps import WHOLE
 
 from lib import launch, ledger
 from lib.data_parallel import accumulate
 
-KS = (1, 2, 4)
+KS = (1, 2, 4) if WHOLE else (1, 2)
 GROUPS = [(0,), (0, 1, 2), (1, 3)]  # shares of 12, 4 and 6 rows
 NAMES = ["gpt float64", "paths float64"]
 RUNS = [

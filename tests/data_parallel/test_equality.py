@@ -19,20 +19,24 @@ from replicas import (
     single_process,
     train,
 )
+from sweeps import sweep
 from torch.nn.parallel import DistributedDataParallel
 
 from lib import launch
 from lib.data_parallel import OverlappedDataParallel, broadcast_buffers, broadcast_parameters
 
 WORLD = (0, 1, 2, 3)
-RUNS = [
-    (name, wrapper, transport, members)
-    for name in MODELS
-    for wrapper in WRAPPERS
-    for transport in TRANSPORTS
-    for members in GROUPS
-    if name == "paths float64" or (transport == "lib" and (name == "gpt float64" or members in [(0, 1), WORLD]))
-]
+RUNS = sweep(
+    [
+        (name, wrapper, transport, members)
+        for name in MODELS
+        for wrapper in WRAPPERS
+        for transport in TRANSPORTS
+        for members in GROUPS
+        if name == "paths float64" or (transport == "lib" and (name == "gpt float64" or members in [(0, 1), WORLD]))
+    ],
+    always=[("paths float64", wrapper, "lib", WORLD) for wrapper in WRAPPERS],
+)
 
 
 def run_each():

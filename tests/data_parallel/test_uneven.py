@@ -14,6 +14,7 @@ from replicas import (
     single_process,
     train,
 )
+from sweeps import sweep
 
 from lib import launch, ledger
 from lib.collectives import ring_all_reduce
@@ -21,13 +22,13 @@ from lib.data_parallel import OverlappedDataParallel, until_all_done, weighted_l
 
 NAMES = ["gpt float64", "paths float64"]
 WORLD = (0, 1, 2, 3)
-RUNS = [
+RUNS = sweep(
     (name, wrapper, members)
     for name in NAMES
     for wrapper in WRAPPERS
     for members in GROUPS
     if name == "paths float64" or members in [(0, 1, 2), WORLD]
-]
+)
 
 
 def rows_of(step, world_size):

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from replicas import GROUPS, MODELS, SMALL, TRANSPORTS, WRAPPERS, groups, share
+from sweeps import sweep
 from torch.nn.parallel import DistributedDataParallel
 
 from lib import launch, ledger
@@ -14,14 +15,17 @@ from lib.data_parallel import BucketedDataParallel, OverlappedDataParallel, weig
 
 NAMES = ["gpt float64", "paths float64 and float32"]
 WORLD = (0, 1, 2, 3)
-RUNS = [
-    (name, wrapper, transport, members)
-    for name in NAMES
-    for wrapper in WRAPPERS
-    for transport in ("ring", "lib", "torch")
-    for members in GROUPS
-    if name != "gpt float64" or members == WORLD
-]
+RUNS = sweep(
+    [
+        (name, wrapper, transport, members)
+        for name in NAMES
+        for wrapper in WRAPPERS
+        for transport in ("ring", "lib", "torch")
+        for members in GROUPS
+        if name != "gpt float64" or members == WORLD
+    ],
+    always=[(name, wrapper, "ring", WORLD) for name in NAMES for wrapper in WRAPPERS],
+)
 KIB = 1024  # a small capacity: GPT in float32 has 3.7 KB
 
 

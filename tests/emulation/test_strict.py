@@ -95,6 +95,7 @@ def suite(threshold, *options):
     return ended
 
 
+@pytest.mark.slow
 def test_a_test_file_runs_under_the_rules():
     ended = suite("0", "tests/collectives/test_p2p.py", "-k", "arrives and 3", "-q", "-p", "no:cacheprovider")
     assert ended.returncode == 0

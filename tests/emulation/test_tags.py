@@ -35,6 +35,7 @@ def test_a_check():
     passes("checks", "four_splits")
 
 
+@pytest.mark.slow
 def test_a_cell():
     passes("cells", "lab3/mappings-gradchecked")
 

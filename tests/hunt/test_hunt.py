@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import pytest
+from sweeps import sweep
 
 from lib import hunt, launch
 from lib.check.lab6.findings import EXERCISE, against, right_ones
@@ -23,7 +24,13 @@ def all_of_them(setup, several):
     return [trained(setup, rules) for rules in several]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda of: "-".join(axis for axis, _ in of[0]))
+def mistakes_on(mesh):
+    return {(mistake, axis) for mistake, axis, _, _ in CASES[mesh]}
+
+
+@pytest.fixture(
+    scope="module", params=sweep(CASES, holds=mistakes_on), ids=lambda of: "-".join(axis for axis, _ in of[0])
+)
 def runs(request):
     """[(what is wrong, from step 1 on; the Evidence)] of all that can go wrong on a mesh."""
     sizes, mixture = request.param

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from hybrid_cases import OPTIMIZERS, STEPS, TOLERANCE, WORLD, Run, batch, compare, single_process, sizes, steps
 from parallels import gpt
+from sweeps import quick
 from torch import nn
 
 from lib import collectives, launch
@@ -23,6 +24,7 @@ RUNS = {
     "no pipeline": Run(sizes(1, 4, 1, 2), b=4),
     "no tp, adamw": Run(sizes(2, 4), b=4, optimizer="adamw"),
 }
+RUNS = quick(RUNS, {"stages between, no dp", "no pipeline"})
 CUBE = RUNS["pp=2 dp=2 tp=2"]
 
 
@@ -61,6 +63,7 @@ MISTAKES = {  # name: (which function, by what, what is seen of it)
     "norm not over pp": ("norm_of", not_over("pp"), "same bits"),
     "tied twice in the norm": ("norm_of", tied_twice, "norm"),
 }
+MISTAKES = quick(MISTAKES, {"nothing averaged", "no whole ones", "norm not over tp"})
 
 
 class Noting:

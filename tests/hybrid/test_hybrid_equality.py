@@ -19,6 +19,7 @@ from hybrid_cases import (
     sizes,
     train_each,
 )
+from sweeps import quick
 
 from lib import launch
 from lib.hybrid import ShardedUpdate
@@ -52,15 +53,10 @@ ORDERS = {
     "zero bubble": Run(sizes(2, 2, 1, 2), schedule=zb_h1),
 }
 RUNS = FACTORS | SHARDED | CONTEXT | ORDERS
-MORE = (  # slow tests
-    "pp=1 dp=2 tp=4", "pp=1 dp=4 tp=2", "pp=2 dp=1 tp=4", "pp=4 dp=1 tp=2", "zero1", "sequence", "pp, cp, tp",
-    "cp=4, tp", "dp, cp, sequence", "gpipe", "zero bubble",
-)  # fmt: skip
-
-
-def quick(runs):
-    """Those of {name: Run} that `make test` runs."""
-    return {name: run for name, run in runs.items() if name not in MORE}
+SLOW = {
+    "pp=1 dp=1 tp=8", "pp=1 dp=8 tp=1", "pp=4 dp=2 tp=1", "pp=1 dp=2 tp=4", "pp=1 dp=4 tp=2", "pp=2 dp=1 tp=4",
+    "pp=4 dp=1 tp=2", "zero1", "sequence", "pp, cp, tp", "cp=4, tp", "dp, cp, sequence", "gpipe", "zero bubble",
+}  # fmt: skip
 
 
 def norm_counts(which, change):
@@ -96,18 +92,13 @@ MISTAKES = {  # name: (Run, what is spoilt, what is seen of it)
     "no sum over tp": (SEQUENCE, lambda hybrid: setattr(hybrid.part, "sum_gradients", int), "same bits"),
     "tied in line with the rest": (SHARDED["zero1, 4 data ranks"], tied_in_line_with_the_rest, "two copies"),
 }  # fmt: skip
+MISTAKES = quick(MISTAKES, {"cut not summed over tp", "tied not summed", "no sum over tp"})
 
 
 @pytest.fixture(scope="module")
 def results():
     spoilt = {name: (run, change) for name, (run, change, _) in MISTAKES.items()}
-    return launch.capture(train_each, quick(RUNS), spoilt, backend="gloo", nproc=WORLD, timeout=280, ledger=False)
-
-
-@pytest.fixture(scope="module")
-def more_results():
-    runs = {name: RUNS[name] for name in MORE}
-    return launch.capture(train_each, runs, {}, backend="gloo", nproc=WORLD, timeout=280, ledger=False)
+    return launch.capture(train_each, quick(RUNS, SLOW), spoilt, backend="gloo", nproc=WORLD, timeout=280, ledger=False)
 
 
 def check(results, name):
@@ -115,30 +106,24 @@ def check(results, name):
     compare(run, [seen[name] for seen in results], single_process(run.optimizer, run.shape))
 
 
-@pytest.mark.parametrize("name", quick(FACTORS))
+@pytest.mark.parametrize("name", quick(FACTORS, SLOW & FACTORS.keys()))
 def test_8_ranks_split_over_pp_dp_and_tp_train_as_one_process_does(results, name):
     check(results, name)
 
 
-@pytest.mark.parametrize("name", quick(SHARDED))
+@pytest.mark.parametrize("name", quick(SHARDED, SLOW & SHARDED.keys()))
 def test_so_does_it_with_sharded_optimizers_and_sequence_parallelism(results, name):
     check(results, name)
 
 
-@pytest.mark.parametrize("name", quick(CONTEXT))
+@pytest.mark.parametrize("name", quick(CONTEXT, SLOW & CONTEXT.keys()))
 def test_so_does_it_with_the_sequence_over_cp(results, name):
     check(results, name)
 
 
-@pytest.mark.parametrize("name", quick(ORDERS))
+@pytest.mark.parametrize("name", quick(ORDERS, SLOW & ORDERS.keys()))
 def test_whatever_the_order_of_axes_and_the_schedule(results, name):
     check(results, name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MORE)
-def test_and_in_more_ways(more_results, name):
-    check(more_results, name)
 
 
 def test_there_are_ten_factorisations_and_micro_batches_are_uneven():

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch.distributed as dist
 from hybrid_cases import LENGTH, ROWS, SHAPES, WORLD, Run, batch, build, factorisations, microbatches, sizes
+from sweeps import quick
 
 from lib import launch, ledger, model
 from lib.cost.volume import cut_parameters, held_parameters, step_volume, whole_parameters
@@ -26,6 +27,7 @@ RUNS = FACTORS | {
     "pp, cp, sequence, zero1": Run(sizes(2, 1, 2, 2), b=13, split=sequence_parallel_gpt, update=ShardedUpdate),
     "tp slowest": Run({"tp": 2, "cp": 1, "ep": 1, "dp": 2, "pp": 2}),
 }
+RUNS = quick(RUNS, {f"pp={pp} dp={dp} tp={tp}" for pp, dp, tp in factorisations(WORLD) if 8 // max(pp, dp, tp) == 2})
 
 
 def one_step_each():

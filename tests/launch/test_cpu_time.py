@@ -87,6 +87,7 @@ def test_a_wait_for_a_processor_counts_while_it_goes_on_and_not_again_when_it_is
     assert scheduled == pytest.approx([0.25, 0.0, 0.0, 0.0, 0.1, 0.25])
 
 
+@pytest.mark.slow
 def test_beside_others_too_an_endless_loop_ends_at_the_timeout():
     began = time.monotonic()
     with others(3), pytest.raises(launch.RankError, match="timeout after 1 s") as caught:

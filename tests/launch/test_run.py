@@ -194,6 +194,7 @@ def test_the_stop_button_ends_the_ranks_and_the_next_launch_works(program, tmp_p
     assert re.findall("stopped|again .*", out) == ["stopped", "again [0, 1]"] * 2
 
 
+@pytest.mark.slow
 def test_stop_during_the_first_launch_prints_no_traceback_of_the_forkserver(program):
     process = program(
         LOOP

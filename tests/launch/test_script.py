@@ -73,6 +73,7 @@ def total():
 ]
 
 
+@pytest.mark.slow
 def test_the_classes_of_a_notebook_go_into_the_script(tmp_path):
     """`inspect` finds no class that was typed into a cell; bases, decorators, super() and aliases need care."""
     script = "from IPython.core.interactiveshell import InteractiveShell\nshell = InteractiveShell.instance()\n"

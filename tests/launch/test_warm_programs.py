@@ -92,7 +92,7 @@ def test_a_forked_process_neither_keeps_the_ranks_nor_loses_its_own(program):
     assert eventually(lambda: not any(p.is_running() for p in its_ranks)), its_ranks
 
 
-@pytest.mark.parametrize("ours", [False, True], ids=["a student's", "ours"])
+@pytest.mark.parametrize("ours", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a student's", "ours"])
 def test_while_graded_each_exercise_has_ranks_of_its_own_but_for_ours(program, ours):
     process = program(
         f"""
@@ -118,7 +118,7 @@ def test_while_graded_each_exercise_has_ranks_of_its_own_but_for_ours(program, o
     "step, at_first",
     [
         ("torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1).step()", True),
-        ("__import__('torch._dynamo')", False),
+        pytest.param("__import__('torch._dynamo')", False, marks=pytest.mark.slow),
     ],
     ids=["named", "found out"],
 )

@@ -188,6 +188,7 @@ def test_the_command_names_who_waits_for_a_rank_that_failed(tmp_path):
     assert ran.returncode == 1 and "rank 0 has left with an error" in ran.stdout
 
 
+@pytest.mark.slow
 def test_two_nodes_keep_books_that_one_command_judges(tmp_path):
     """torchrun with two agents, as on two nodes: world ranks 0-1 and 2-3, one folder of books."""
     script = tmp_path / "job.py"

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from parallels import GROUPS, MODES, SHAPES, batch, differences, gpt, my_groups, train
+from sweeps import sweep
 
 from lib import collectives, launch
 from lib.recompute import Recomputed
@@ -16,14 +17,14 @@ TRANSPORTS = {
     "ring": collectives.ring_all_reduce,
     "torch": lambda tensor, group: dist.all_reduce(tensor, group=group),  # returns nothing
 }
-RUNS = [
+RUNS = sweep(
     (shape, tied, mode, members)
     for shape in SHAPES
     for tied in (True, False)
     for mode in MODES
     for members in GROUPS
     if members == (0, 1, 2, 3) or (shape, tied) == ("heads", True)
-]
+)
 
 
 def freeze(model):
