@@ -76,12 +76,13 @@ def train(make, label, k, count=settled_bytes, steps=STEPS):
     """On every rank: train what make(k) makes. Returns (losses, after_backward, after_step), bytes of this rank.
 
     make(k): an object with forward(tokens) -> logits, backward(loss, last), both called k times, and step().
-    count() -> bytes.
+    count() -> bytes; None: they are not asked for, and 0.
     The last step is the section `label` of the ledger, and the one whose bytes are counted.
     """
     rank, N, data = dist.get_rank(), dist.get_world_size(), walk()
     shares = [batch(data, step, rank, N) for step in range(steps)]
-    start_counting()
+    if count:
+        start_counting()
     side, losses = make(k), []
     for step, (tokens, targets) in enumerate(shares):
         ledger.mark(label if step == steps - 1 else "")
@@ -92,9 +93,9 @@ def train(make, label, k, count=settled_bytes, steps=STEPS):
             loss_here += mean_loss(logits, targets.chunk(k)[i]) / k
             side.backward(loss, last=i == k - 1)
             del logits, loss
-        after_backward = count() if step == steps - 1 else 0
+        after_backward = count() if count and step == steps - 1 else 0
         side.step()
-        after_step = count() if step == steps - 1 else 0
+        after_step = count() if count and step == steps - 1 else 0
         ledger.mark("")
         # The mean over the ranks' equal shares is the loss of the whole batch.
         losses.append(collectives.all_reduce(torch.tensor([loss_here / N], dtype=torch.float64)).item())

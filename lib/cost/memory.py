@@ -75,8 +75,9 @@ def stage_memory(model, plan, stack, stage, layers=None):
     kept = sum(n * kept_bytes(each, plan, stack) for each, n in kinds)
     found["activations"] = kept * tokens * in_flight(plan, stage) * (1 - plan.offload)
     found["activations"] += received_bytes(model, plan, stage, tokens) if stack.kept_logit_bytes else 0.0
-    largest = max((layer_bytes(each, plan, stack) for each, _ in kinds), default=0.0)
-    again = largest * tokens if plan.recompute == "full" else 0.0
+    again = 0.0
+    if plan.recompute == "full":
+        again = tokens * max((layer_bytes(each, plan, stack) for each, _ in kinds), default=0.0)
     logits = tokens * model.vocab / plan.tp if stage == plan.pp - 1 else 0.0
     loss = (stack.split_logit_bytes if plan.tp > 1 else stack.logit_bytes) * logits
     loss, again = (loss, 0.0) if loss > again else (0.0, again)

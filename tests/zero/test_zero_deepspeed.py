@@ -134,10 +134,10 @@ def test_deepspeed_here_gives_ours_losses_and_the_stored_bytes_and_elements(reco
 @pytest.mark.slow
 def test_without_deepspeed_the_stored_rows_are_shown_and_said_to_be(record, now, monkeypatch, capsys):
     monkeypatch.setattr(beside_rows, "installed", lambda: False)
-    monkeypatch.setattr(beside_rows, "our_rows", now.get)
+    monkeypatch.setattr(beside_rows, "our_rows", lambda N, complete: now[N])
     rows = beside.results(4)
     said = capsys.readouterr().out
-    assert said.count("\n") == 1 and "not installed" in said and "stored" in said and record["date"] in said
+    assert said.count("\n") == 2 and "not installed" in said and "stored" in said and record["date"] in said
     theirs = rows[len(now[4]) :]
     assert theirs == [row for row in record["rows"] if row.N == 4 and row.who in dict(THEIRS)]
     with pytest.raises(ValueError, match="nothing is stored for 3 ranks: use 2 or 4"):
