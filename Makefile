@@ -17,11 +17,11 @@ ENV := $(CONDA_PREFIX)
 else
 ENV := .venv
 endif
-# `make test` also tries nbgrader and the book, `make test-all` both and JupyterLab in Chromium, where that is installed.
-ifneq ($(filter test test-all,$(MAKECMDGOALS)),)
+# `make test` also tries the book, `make test-all` nbgrader and JupyterLab in Chromium, too, where that is installed.
+ifneq ($(filter test-all,$(MAKECMDGOALS)),)
 EXTRAS ?= nbgrader,browser,book
 endif
-ifneq ($(filter book,$(MAKECMDGOALS)),)
+ifneq ($(filter test book,$(MAKECMDGOALS)),)
 EXTRAS ?= book
 endif
 BIN := $(ENV)/bin

@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import gc
 import os
-import tempfile
 
 import pytest
 
@@ -93,14 +92,13 @@ def one_large_launch_at_a_time():
     """
     from lib.launch import warm
 
-    taken, of_all_workers = warm.taken, os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
+    taken = warm.taken
 
     @contextlib.contextmanager
     def after_other_large_ones(choice, nproc, *rest):
         with contextlib.ExitStack() as held:
             if nproc > 6:
-                lock = held.enter_context(open(f"{tempfile.gettempdir()}/large-launch-{of_all_workers}", "w"))
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                fcntl.flock(held.enter_context(open(__file__)), fcntl.LOCK_EX)  # one file for all workers
             yield held.enter_context(taken(choice, nproc, *rest))
 
     warm.taken = after_other_large_ones

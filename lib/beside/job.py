@@ -81,6 +81,7 @@ def train(make, label, k, count=settled_bytes, steps=STEPS):
     """
     rank, N, data = dist.get_rank(), dist.get_world_size(), walk()
     shares = [batch(data, step, rank, N) for step in range(steps)]
+    counted = steps - 1 if count else None
     if count:
         start_counting()
     side, losses = make(k), []
@@ -93,9 +94,9 @@ def train(make, label, k, count=settled_bytes, steps=STEPS):
             loss_here += mean_loss(logits, targets.chunk(k)[i]) / k
             side.backward(loss, last=i == k - 1)
             del logits, loss
-        after_backward = count() if count and step == steps - 1 else 0
+        after_backward = count() if step == counted else 0
         side.step()
-        after_step = count() if count and step == steps - 1 else 0
+        after_step = count() if step == counted else 0
         ledger.mark("")
         # The mean over the ranks' equal shares is the loss of the whole batch.
         losses.append(collectives.all_reduce(torch.tensor([loss_here / N], dtype=torch.float64)).item())

@@ -88,7 +88,7 @@ def stored():
 
 
 def results(N=4):
-    """[Row, ...] of all sides on N ranks, 2 or 4. Says so, in a line, where DeepSpeed's rows are stored ones.
+    """[Row, ...] of all sides on N ranks, 2 or 4. Says so where DeepSpeed's rows are stored ones.
 
     Of 2 micro-batches ours have only what they send: that is what the table shows.
     Raises ValueError for an N that is not stored.

@@ -70,10 +70,8 @@ def wrong_answers(function):
     """
     hints, chosen = [], 0
     for fn, hint in ((fn, hint) for name, fn, hint in WRONG if name == function):
-        if FUNCTIONS[function].worlds:
-            is_slow = chosen >= 2 or hint in hints
-        else:
-            is_slow = hint in hints and len(hints) >= 6
+        further, on_ranks = hint in hints, bool(FUNCTIONS[function].worlds)
+        is_slow = further or chosen >= 2 if on_ranks else further and len(hints) >= 6
         marks = [pytest.mark.slow] if is_slow else []
         hints.append(hint)
         chosen += not marks

@@ -1,7 +1,7 @@
 """nbgrader takes our notebooks as they are: generate_assignment, autograde, validate; and it gives the points we give.
 
 One difference is meant: nbgrader gives a graded cell that raises no points at all, `python -m lib.course grade` gives
-those of the claims that hold. A toy lab in `make test`, every lab in `make test-all`.
+those of the claims that hold. Every lab and a toy one, in `make test-all`.
 """
 
 import copy
@@ -20,6 +20,7 @@ from lib.course.notebook import ROOT
 if find_spec("nbgrader") is None:  # its import takes a second, in every worker
     pytest.skip("not run: nbgrader is not installed (pip install -e '.[nbgrader]')", allow_module_level=True)
 
+pytestmark = pytest.mark.slow
 TOY = "lab9_toy"
 IN_PARTS = ("lab0_concepts", "lab3_tensor_parallel")  # of these a wrong exercise has functions that are right
 CONFIG = """
@@ -128,10 +129,9 @@ class Course:
 
 
 for lab in (TOY, *notebook.labs(ROOT)):
-    globals()[f"Test_{lab}"] = type(f"Test_{lab}", (Course,), {"lab": lab, "pytestmark": [pytest.mark.slow]})
+    globals()[f"Test_{lab}"] = type(f"Test_{lab}", (Course,), {"lab": lab})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lab", notebook.labs(ROOT))
 def test_validate_passes_the_whole_solution(lab, tmp_path):
     notebook.write(notebook.read(notebook.solution_path(ROOT, lab)), tmp_path / f"{lab}.ipynb")

@@ -21,16 +21,12 @@ from lib import launch
 
 WORLD = (0, 1, 2, 3)
 RUNS = sweep(
-    [
-        (name, stage, optimizer, members)
-        for name in MODELS
-        for stage in STAGES
-        for optimizer in OPTIMIZERS
-        for members in GROUPS
-        if (name == "gpt float64" and (optimizer, members) != ("sgd", (1, 3)))
-        or (optimizer, members) == ("adamw", WORLD)
-    ],
-    holds=lambda run: {run[:2], run[2:]},
+    (name, stage, optimizer, members)
+    for name in MODELS
+    for stage in STAGES
+    for optimizer in OPTIMIZERS
+    for members in GROUPS
+    if (name == "gpt float64" and (optimizer, members) != ("sgd", (1, 3))) or (optimizer, members) == ("adamw", WORLD)
 )
 MIXED_ON = (0, 1)  # a sum of two numbers is the same in either order, in 16 bits too
 MICROBATCHED = [("gpt float64", stage, "adamw", members) for stage in STAGES for members in [(0, 1, 2)]]

@@ -14,15 +14,12 @@ from lib.zero import PrefetchingFSDP, padded_size
 STAGE = {"zero1": 1, "zero2": 2, "fsdp": 3, "prefetching": 3}
 NAMES = ["gpt float64", "mixed"]
 RUNS = sweep(
-    [
-        (name, stage, k, members)
-        for name in NAMES
-        for stage in STAGE
-        for k in (1, 3)
-        for members in GROUPS
-        if (name == "gpt float64" and k == 1) or (members, k) == ((0, 1, 2, 3), 3)  # 3 micro-batches of a row each
-    ],
-    holds=lambda run: {run[:2], run[1:3], run[3]},
+    (name, stage, k, members)
+    for name in NAMES
+    for stage in STAGE
+    for k in (1, 3)
+    for members in GROUPS
+    if (name == "gpt float64" and k == 1) or (members, k) == ((0, 1, 2, 3), 3)  # 3 micro-batches of a row each
 )
 
 
