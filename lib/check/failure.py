@@ -29,6 +29,7 @@ BEGINS = "exercise: "  # how the mark that opens an exercise's part of the book 
 REFUSALS = {
     "outside the group": r"the group has|not part of group|not in this group|Invalid (destination|source) rank",
     "to itself": r"itself|same as the current process|Destination rank should not|Source rank should not",
+    "view": r"view size is not compatible",
     "shape": r"size of tensor|must match|shape|split_with_sizes|view size|expanded size|size mismatch",
     "dtype": r"dtype|scalar type|expected .* but found|data type",
     "in place": r"inplace operation|in-place operation",

@@ -3,10 +3,12 @@
 import copy
 
 import pytest
+import sweeps
 from toy_lab import toy_notebook
 
 from lib.course import build, execute, notebook
 from lib.course.__main__ import main
+from lib.course.book import explorers
 
 
 @pytest.fixture(scope="session")
@@ -21,10 +23,26 @@ def toy_root(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def book_folder(tmp_path_factory):
-    """The book, built once for all tests of a process."""
-    out = tmp_path_factory.mktemp("book") / "book"
-    assert main(["book", str(out)]) == 0
-    return out
+    """The book, built once for all tests of a process; each slider has two stops: where it begins, and one end.
+
+    With WHOLE_SWEEPS, as in `make test-all`, the book that `make book` makes.
+    """
+    at, write = tmp_path_factory.mktemp("book"), explorers.write
+    with pytest.MonkeyPatch.context() as patched:
+        if not sweeps.WHOLE:
+            patched.setattr(explorers, "GRID", {name: few_stops(name) for name in explorers.GRID})
+            patched.setattr(explorers, "write", lambda folder, names, _: write(folder, names, at / "kept"))
+        assert main(["book", str(at / "book")]) == 0
+    return at / "book"
+
+
+def few_stops(name):
+    """What GRID has of an explorer, of each control two stops."""
+    starts = {one["name"]: [*one["stops"].values()][one["start"]] for one in explorers.controls(name)}
+    return {
+        control: [stop for stop in stops if stop in (starts[control], stops[-1 if stops[0] == starts[control] else 0])]
+        for control, stops in explorers.GRID[name].items()
+    }
 
 
 @pytest.fixture

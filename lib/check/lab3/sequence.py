@@ -143,19 +143,24 @@ SCATTER_SEQUENCE = _exercise(
 # unused (3,)     used nowhere                            zeros
 # frozen (2,)     wants no gradient                       None, and nothing is sent
 #
-# In a second step rank 0 has used nothing at all.
+# In a second step rank 0 has used nothing at all. In a third `frozen`, which was trained once, still has its gradient,
+# and the weight's does not lie row by row.
 
 SIZES = {"weight": (4, 3), "frozen": (2,), "bias": (5,), "unused": (3,)}
 TRAINED = [name for name in SIZES if name != "frozen"]
 ELEMENTS = sum(torch.Size(SIZES[name]).numel() for name in TRAINED)
 GROUPS = (*fb.TURNS[:4], fb.ALONE)
+STEP_NUMBERS = (0, 1, 2)
 
 
 def _gradient(name, rank, step):
     """Of a rank, before the sum; None where it did not use the parameter."""
+    if name == "frozen" and step == 2:
+        return torch.tensor([3.0, 5.0], dtype=torch.float64, device="cpu")
     if name in ("frozen", "unused") or (name == "bias" and rank % 2) or (step == 1 and rank == 0):
         return None
-    return draw(100 * step + 10 * rank + len(name), *SIZES[name], top=999).cpu()
+    gradient = draw(100 * step + 10 * rank + len(name), *SIZES[name], top=999).cpu()
+    return gradient.T.contiguous().T if name == "weight" and step == 2 else gradient
 
 
 class Steps:
@@ -167,7 +172,7 @@ class Steps:
     def truths(case, rank):
         zeros = {name: torch.zeros(SIZES[name], dtype=torch.float64, device="cpu") for name in TRAINED}
         found = []
-        for step in (0, 1):
+        for step in STEP_NUMBERS:
             got = {n: [_gradient(n, r, step) for r in range(case.world_size)] for n in TRAINED}
             parts = {n: [zeros[n] if g is None else g for g in of_ranks] for n, of_ranks in got.items()}
             found.append(fb.Truth({}, None, None, {n: sum(of_ranks) for n, of_ranks in parts.items()}, parts))
@@ -198,10 +203,14 @@ class Steps:
 
 
 def _frozen(case, rank, record):
-    if all(record["got"].get(("frozen", step), "None") == "None" for step in (0, 1)):
-        return None
-    text = f"{case.name}: {case.rank(rank)}: frozen.grad is a tensor, expected None: it is not trained"
-    return Problem("frozen", text, {"case": case})
+    for step in STEP_NUMBERS:
+        old = _gradient("frozen", rank, step)
+        got, want = record["got"].get(("frozen", step)), fb.plain(old)
+        if got is not None and not (fb.same(got, old) if old is not None else got == want):
+            was = "None" if old is None else f"{old.tolist()}, as it was"
+            text = f"{case.name}: {case.rank(rank)}: frozen.grad has changed, expected {was}: it is not trained"
+            return Problem("frozen", text, {"case": case})
+    return None
 
 
 STEPS = Steps()
@@ -213,10 +222,10 @@ SUM_GRADIENTS = Exercise(
         "generators": "the docstring and the notebook give a list",
     },
     claims=(
-        claim("the sum in every .grad", 3, f"{fb.GROUPS_SAY}; unused, frozen ones; 2 steps",
+        claim("the sum in every .grad", 3, f"{fb.GROUPS_SAY}; unused, frozen ones; 3 steps",
               left_alone(GROUPS), *(fb.values(STEPS, name) for name in TRAINED), each(GROUPS, _frozen)),
         claim("one all-reduce", 1, "of all of them, end to end",
-              only_calls(GROUPS[:-1], lambda case, rank: [("all_reduce", "", ELEMENTS)] * 2)),
+              only_calls(GROUPS[:-1], lambda case, rank: [("all_reduce", "", ELEMENTS)] * len(STEP_NUMBERS))),
         claim("parameters left alone", 1, "only .grad changes", left_alone(GROUPS)),
     ),
     hints=(
@@ -240,11 +249,13 @@ SUM_GRADIENTS = Exercise(
              s.either(s.kind("frozen"), lambda p: ELEMENTS + 2 in [n for _, _, n in p.fact("got", [])]),
              "a parameter with requires_grad False has no gradient: leave it alone, and do not send it."),
         s.NARROW,
+        Hint("a gradient that does not lie row by row", s.refused("view"),
+             "a gradient may lie in memory as its transposed does: view refuses that; flatten and reshape copy it."),
         Hint("pieces in the wrong places", s.either(s.kind("value"), s.refused("shape")),
              "write back in the order in which you flattened: each piece begins where the one before it ends, and "
              "has p.numel() elements."),
         s.NOT_GIVEN,
-        Hint("one message per parameter", lambda p: p.kind == "calls" and len(p.facts["got"]) > 2,
+        Hint("one message per parameter", lambda p: p.kind == "calls" and len(p.facts["got"]) > 3,
              "a norm's weight is small, and every message costs its latency: put all gradients end to end, and "
              "all-reduce that once."),
         *s.ANYWHERE,

@@ -83,5 +83,9 @@ SUMS = (
     Mistake("one message per parameter", edit(FLAT, "for flat in gradients:\n            all_reduce(flat, group)")
             .then("unflatten(flat, gradients)", "pass")),
     Mistake("sizes that differ between ranks", edit("if p.requires_grad]", "if p.grad is not None]")),
+    Mistake("frozen ones too", edit("if p.requires_grad]", "if p.requires_grad or p.grad is not None]")),
+    Mistake("a gradient that does not lie row by row",
+            edit("gradient(p) for", "(gradient(p) if p.grad is None else p.grad) for")
+            .then("flatten(gradients)", "torch.cat([g.view(-1) for g in gradients])")),
 )  # fmt: skip
 MISTAKES = {"gather_sequence": GATHER, "scatter_sequence": SCATTER, "sum_gradients": SUMS}
