@@ -1,6 +1,6 @@
 """Known mistakes of an exercise, written once: an edit of the reference, or a function; and what they leave behind.
 
-    ### BEGIN MISTAKES        in the exercise's file: a release leaves this block out (lib/course/withhold.py)
+    ### BEGIN MISTAKES        in the exercise's file: a release leaves this block out (lib/course/strip_solutions.py)
     MISTAKES = (
         Mistake("a round too few", edit("range(world_size - 1)", "range(world_size - 2)")),     a hint of the exercise
         Mistake("every N-th row", lambda x, w: ..., "rank r has every N-th row; ..."),          with its own sentence

@@ -38,18 +38,18 @@ direct.py            every chunk straight to its rank, its total straight to all
 hierarchical.py      rings inside nodes, rings between nodes
 pairwise.py          all-to-all
 dissemination.py     the barrier
-front_door.py        `all_reduce`, and how it picks (thresholds.json)
+auto.py        `all_reduce`, and how it picks (thresholds.json)
 background.py        `start`, and the thread that communicates
 cost.py              what each of them sends, counted and timed
 contents.py          what the messages of an all-reduce hold, to draw it
 slow_link.py         a slow link between "nodes" of one machine
 """
 
+from lib.collectives.auto import all_reduce
 from lib.collectives.background import Work, start
 from lib.collectives.direct import direct_all_reduce
 from lib.collectives.dissemination import barrier
 from lib.collectives.doubling import recursive_doubling_all_reduce
-from lib.collectives.front_door import all_reduce
 from lib.collectives.halving_doubling import halving_doubling_all_reduce
 from lib.collectives.hierarchical import hierarchical_all_reduce, node_groups
 from lib.collectives.pairwise import all_to_all, all_to_all_at_once

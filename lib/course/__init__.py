@@ -13,8 +13,8 @@ nbval_run.py nbval_plugin.py                     a notebook run by nbval, in a p
 grade.py merge.py report.py                      one notebook: answers put into ours, points, a table
 output_cap.py tamper.py                          in its kernel: endless output, signs of a forged report
 classroom.py submissions.py feedback.py          a class: who handed in what, some at a time, pages
-isolate.py keeper.py seal.py                     the sandbox: what is asked, who holds it, namespaces
-release.py withhold.py bytecode.py bundle/       a folder for students: what is left out, compiled, put beside it
+sandbox.py supervisor.py namespaces.py           the sandbox: what is asked, who holds it, namespaces
+release.py strip_solutions.py bytecode.py bundle/  a folder for students: what is left out, compiled, put beside it
 rooms.py layers.py                               the picture of lib's rooms
 book/                                            the labs as pages for a browser
 """

@@ -22,11 +22,11 @@ from . import (
     execute,
     feedback,
     grade,
-    isolate,
     notebook,
     release,
     report,
     rooms,
+    sandbox,
     submissions,
     validate,
 )
@@ -117,12 +117,12 @@ def run(args: argparse.Namespace) -> int:
             sound = side_by_side(root, labs, ["--graded"] if args.graded else [])
         else:
             sound = [validate.validate(root, lab, grade=args.graded) for lab in labs]
-        strangers = validate.strangers(root) if labs == notebook.labs(root) else []
-        print(*strangers, sep="\n", end="\n" if strangers else "")
+        orphans = validate.orphans(root) if labs == notebook.labs(root) else []
+        print(*orphans, sep="\n", end="\n" if orphans else "")
         unsound = [lab for lab, is_sound in zip(labs, sound, strict=True) if not is_sound]
         if len(labs) > 1:
             print(f"not sound, see above: {', '.join(unsound)}" if unsound else f"all {len(labs)} labs are sound")
-        return 1 if unsound or strangers else 0
+        return 1 if unsound or orphans else 0
     for lab in labs:
         changed = build.build(root, lab) if args.command == "build" else execute.execute(root, lab)
         folder = "labs" if args.command == "build" else "solutions"
@@ -169,13 +169,13 @@ def run_grade(args: argparse.Namespace, root: Path) -> int:
     """Grade one notebook, print its table, write JSON and JUnit where asked. Of a folder: see run_class."""
     (lab,) = notebook.labs(root, [args.lab])
     path = args.notebook or notebook.lab_path(root, lab)
-    limits = isolate.Limits(**args.limits)
+    limits = sandbox.Limits(**args.limits)
     if path.is_dir():
         terms = submissions.Terms(lab, root, args.cell_timeout, args.total_timeout, limits, args.sandbox)
         return run_class(args, terms)
     if args.while_stdin_is_open:
         threading.Thread(target=stop_when_stdin_closes, daemon=True).start()
-    held = isolate.held(args.sandbox)
+    held = sandbox.held(args.sandbox)
     print(f"the notebook runs {held.says}", flush=True)
     result = grade.grade_notebook(lab, path, root, args.cell_timeout, args.total_timeout, limits, args.hide, held)
     for target, text in ((args.json, json.dumps(result, indent=1) + "\n"), (args.junit, report.junit(result))):
@@ -196,7 +196,7 @@ def run_class(args: argparse.Namespace, terms: submissions.Terms) -> int:
     """Grade a folder of notebooks into --out; 1 if some could not be graded: named, and tried again next time."""
     if not args.out:
         raise CourseError(f"{args.notebook} is a folder: say with --out where its results go")
-    says = isolate.held(terms.sandbox).says
+    says = sandbox.held(terms.sandbox).says
     print(f"notebooks run {says}", flush=True)
     records = classroom.grade_class(args.notebook, args.out, terms, max(1, args.jobs))
     feedback.write_all(records, args.out, says)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from . import grade, isolate, notebook, submissions
+from . import grade, notebook, sandbox, submissions
 from .notebook import CourseError
 from .submissions import Submission, Terms
 
@@ -121,7 +121,7 @@ def _start(one: Submission, answer: Path, hidden: list[Path], terms: Terms) -> _
     """
     command = [sys.executable, "-m", "lib.course", "--root", terms.root, "grade", one.path, "--lab", terms.lab]
     command += ["--json", answer, "--limits", json.dumps(asdict(terms.limits)), "--while-stdin-is-open"]
-    command += ["--sandbox", isolate.held(terms.sandbox).how]
+    command += ["--sandbox", sandbox.held(terms.sandbox).how]
     command += ["--cell-timeout", str(terms.cell_timeout), "--total-timeout", str(terms.total_timeout)]
     for folder in hidden:
         command += ["--hide", folder]
@@ -135,7 +135,7 @@ def _start(one: Submission, answer: Path, hidden: list[Path], terms: Terms) -> _
 
 
 def _end(job: _Job) -> None:
-    """End one grading process; it ends what it started, and its keeper goes with it if it cannot."""
+    """End one grading process; it ends what it started, and its supervisor goes with it if it cannot."""
     job.process.terminate()
     job.process.stdin.close()
     try:

@@ -7,7 +7,7 @@ kernel would take all later exercises with it, so it is replaced by the stub and
     run 1   setup  A ok   B hangs                   -> B: timeout
     run 2   setup  A      B's stub   C ok   D ok    -> every other exercise keeps its points
 
-Each exercise can be dropped once, and all runs together end at the total limit. Every run is shut in (isolate.py).
+Each exercise can be dropped once, and all runs together end at the total limit. Every run is shut in (sandbox.py).
 Not proof against hostile code: an answer runs in the same process as its check and can forge a report line. What of
 that was seen (tamper.py; a check that reports twice, or all points and then raises) stands in a note "look by hand".
 """
@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import isolate, merge, nbval_run, notebook
+from . import merge, nbval_run, notebook, sandbox
 from .nbval_run import Cell
 from .notebook import CourseError, Exercise
 
@@ -36,9 +36,9 @@ def grade_notebook(
     root: Path = notebook.ROOT,
     cell_timeout: float = CELL_TIMEOUT,
     total_timeout: float = TOTAL_TIMEOUT,
-    limits: isolate.Limits = isolate.Limits(),  # noqa: B008  (frozen)
+    limits: sandbox.Limits = sandbox.Limits(),  # noqa: B008  (frozen)
     hidden: Sequence[Path] = (),
-    held: isolate.Held | None = None,
+    held: sandbox.Held | None = None,
 ) -> dict:
     """Grade the notebook at `path` as a solution of `lab` ("0", "lab0" or "lab0_concepts").
 

@@ -4,7 +4,7 @@
          ^                              |
          +----- one line per cell ------+
 
-With `limits`, keeper.py stands between us and pytest, and shuts in what a student wrote: see isolate.py.
+With `limits`, supervisor.py stands between us and pytest, and shuts in what a student wrote: see sandbox.py.
 
 Whatever was started carries a name of this run in its environment. When the run ends, in whichever way, every process
 that still carries it is killed by its id: a kernel sits in a session of its own and a daemon has lost its parent, so
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from . import isolate, notebook
+from . import notebook, sandbox
 from .notebook import ROOT, CourseError
 
 NAME = "LAB_RUN"
@@ -64,9 +64,9 @@ def run(
     path: Path,
     cell_timeout: float,
     total_timeout: float,
-    limits: isolate.Limits | None = None,
+    limits: sandbox.Limits | None = None,
     hidden: Sequence[Path] = (),
-    held: isolate.Held | None = None,
+    held: sandbox.Held | None = None,
     claims: str = "once",
 ) -> Run:
     """Run `path` through nbval, its kernel working in the notebook's folder.
@@ -92,7 +92,7 @@ def run(
             env["LAB_OURS"] = "1"  # its ranks may stay from one exercise to the next (lib/launch/warm.py)
         else:
             env |= {"LAB_WORK": str(runs.parent), "PYTHONDONTWRITEBYTECODE": "1"}
-            command, task = isolate.wrap(command, env, folder, path, limits, hidden, held or isolate.held())
+            command, task = sandbox.wrap(command, env, folder, path, limits, hidden, held or sandbox.held())
         outer = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")} | env
         cut = False
         with log.open("wb") as out:
@@ -114,7 +114,7 @@ def run(
         cells = _cells(book)
         if not cells and not cut:
             raise CourseError(f"nbval could not run {path}:\n{_end_of(log)}")
-    killed = process.returncode < 0 or process.returncode > 128  # the keeper says 128 + signal
+    killed = process.returncode < 0 or process.returncode > 128  # the supervisor says 128 + signal
     if killed and not cut:  # a cell may kill its parents, too
         ran = {cell.cell for cell in cells}
         left = [cell.id for cell in notebook.read(path).cells if cell.cell_type == "code" and cell.id not in ran]
@@ -129,7 +129,7 @@ def _short() -> str | None:
 
 
 def _stop_keeper(process: subprocess.Popen) -> None:
-    """Let the keeper end what it keeps, daemons too."""
+    """Let the supervisor end what it keeps, daemons too."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=10)

@@ -2,8 +2,8 @@
 
     labs/      the notebooks of the labs asked for, generated from solutions/
     lib/       without lib/course and the page for who changes lib, and without the checks' known mistakes; what the
-               labs ask for is left out (withhold.py) and comes as bytecode, lib/_reference.zip, so that later labs and
-               lib itself work; of a lab that is over it stays as source
+               labs ask for is left out (strip_solutions.py) and comes as bytecode, lib/_reference.zip, so that later
+               labs and lib itself work; of a lab that is over it stays as source
     tests/     those of the tools, and the quick test; none that holds an answer
     and        README.md, AGENTS.md (for assistants: be a tutor), Makefile, environment.yml, pyproject.toml, LICENSE
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from . import build, notebook
 from .notebook import CourseError
-from .withhold import Definition, withhold, without_mistakes
+from .strip_solutions import Definition, strip_solutions, without_mistakes
 
 BUNDLE = Path(__file__).with_name("bundle")
 ROOT_FILES = ("LICENSE", ".gitignore")
@@ -78,7 +78,7 @@ def _lib(root: Path, keep: set[str]) -> tuple[dict[str, bytes], dict[str, tuple[
     files = {name: content for name, content in files.items() if not LEFT_OUT.fullmatch(name)}
     for name in [name for name in files if name.endswith(".py")]:
         try:
-            stub, taken = withhold(without_mistakes(files[name].decode("utf-8")), keep)
+            stub, taken = strip_solutions(without_mistakes(files[name].decode("utf-8")), keep)
         except CourseError as error:
             raise CourseError(f"{name}, {error}") from None
         if twice := set(taken) & set(definitions):

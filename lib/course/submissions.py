@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from . import notebook
-from .isolate import Limits
 from .notebook import CourseError
+from .sandbox import Limits
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Submission:
 @dataclass(frozen=True)
 class Terms:
     """What a class is graded by: the lab's name, where the course lies, seconds per cell and in all, limits, and how
-    notebooks are shut in (None: in the strongest way; see isolate.held)."""
+    notebooks are shut in (None: in the strongest way; see sandbox.held)."""
 
     lab: str
     root: Path

@@ -59,7 +59,7 @@ def validate(root: Path, lab: str, cell_timeout: float = CELL_TIMEOUT, grade: bo
     return all(sound)
 
 
-def strangers(root: Path) -> list[str]:
+def orphans(root: Path) -> list[str]:
     """Notebooks in labs/ that no solution generates."""
     there = {path.stem for path in (root / "labs").glob("*.ipynb")}
     return [f"labs/{name}.ipynb has no solution: delete it" for name in sorted(there - set(notebook.labs(root)))]

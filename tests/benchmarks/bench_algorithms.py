@@ -22,7 +22,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from lib import launch, linux, plots
 from lib.collectives import hierarchical_all_reduce, node_groups, p2p
-from lib.collectives.front_door import ALL_REDUCE
+from lib.collectives.auto import ALL_REDUCE
 from tests.benchmarks import report, thresholds
 from tests.benchmarks.alpha_beta import fit, one_by_one, overtaken, predict
 from tests.benchmarks.measure import ROUNDS

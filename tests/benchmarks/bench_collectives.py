@@ -1,6 +1,6 @@
 """lib's all_reduce against torch's, over message size and ranks.
 
-Ours is made of send and receive and picks its algorithm by size (lib/collectives/front_door.py). Theirs is
+Ours is made of send and receive and picks its algorithm by size (lib/collectives/auto.py). Theirs is
 torch.distributed.all_reduce: under gloo a ring, in C++, below one call.
 
                                      2 ranks   4 ranks   8 ranks

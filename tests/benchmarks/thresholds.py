@@ -15,11 +15,11 @@ import pathlib
 
 import numpy as np
 
-from lib.collectives import front_door
+from lib.collectives import auto
 from lib.measure import interval
 
 CLEARLY = 0.97  # under 3 % the next run may say the opposite
-FILE = pathlib.Path(front_door.__file__).with_name("thresholds.json")
+FILE = pathlib.Path(auto.__file__).with_name("thresholds.json")
 
 
 def write(times, path=FILE):

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, collectives
-from lib.collectives.front_door import ALL_REDUCE
+from lib.collectives.auto import ALL_REDUCE
 
 R = dist.ReduceOp
 SUM, PRODUCT, MAX, MIN, AVG = R.SUM, R.PRODUCT, R.MAX, R.MIN, R.AVG

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, collectives, launch
-from lib.collectives.front_door import ALL_REDUCE, THRESHOLDS, choose
+from lib.collectives.auto import ALL_REDUCE, THRESHOLDS, choose
 
 
 def x(*shape, dtype=torch.float32):

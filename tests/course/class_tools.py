@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 from toy_lab import by_id
 
-from lib.course import isolate, keeper, notebook, submissions
+from lib.course import notebook, sandbox, submissions, supervisor
 
 RIGHT = {
     "double": "def double(x):\n    return x + x",
@@ -21,7 +21,7 @@ RIGHT = {
         "    def get(self):\n        return max(self.values)"
     ),
 }
-LIMITS = isolate.Limits(seconds=60, memory=400 * 2**20, processes=120, files=64 * 2**20, total=1200 * 2**20)
+LIMITS = sandbox.Limits(seconds=60, memory=400 * 2**20, processes=120, files=64 * 2**20, total=1200 * 2**20)
 
 
 def solved(unsolved, **answers):
@@ -69,17 +69,17 @@ def left_running(mark):
 def running(mark):
     """Processes with `mark` on their command line, and those of a user whom only a graded notebook can be.
 
-    Tests beside this one grade notebooks too: what a keeper still looks after is not left behind.
+    Tests beside this one grade notebooks too: what a supervisor still looks after is not left behind.
     """
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "uids"]):
         words, uids = process.info["cmdline"] or [], process.info["uids"]
-        if mark in " ".join(words) or (uids and uids.real >= keeper.FIRST_USER and not _is_kept(process)):
+        if mark in " ".join(words) or (uids and uids.real >= supervisor.FIRST_USER and not _is_kept(process)):
             found.append((process.info["pid"], words))
     return found
 
 
 def _is_kept(process):
     with contextlib.suppress(psutil.NoSuchProcess):
-        return any("lib.course.keeper" in parent.cmdline() for parent in process.parents())
+        return any("lib.course.supervisor" in parent.cmdline() for parent in process.parents())
     return True  # it has just ended

@@ -21,7 +21,7 @@ from lib.course import book, build, notebook
 from lib.course.__main__ import main
 from lib.course.book import animations, explorers, notebooks, runs
 from lib.course.notebook import ROOT, CourseError
-from lib.course.withhold import marked
+from lib.course.strip_solutions import marked
 from lib.plots import units
 from lib.plots.style import readable
 

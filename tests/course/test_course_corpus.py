@@ -18,7 +18,7 @@ import pytest
 from class_tools import RIGHT, contents, hand_in, left_running, solved, terms
 from toy_lab import by_id, code
 
-from lib.course import classroom, grade, isolate, notebook, submissions
+from lib.course import classroom, grade, notebook, sandbox, submissions
 from lib.course.notebook import CourseError
 
 MARK = f"600.{os.getpid()}"  # seconds that what is left behind sleeps: its name here
@@ -178,7 +178,7 @@ def graded(request, toy_root, tmp_path_factory):
             at = tmp_path_factory.mktemp("corpus")
             solutions = str(toy_root / "solutions")
             chosen = {name: case for name, case in CORPUS.items() if case.slow == slow or name == "correct"}
-            chosen = {n: case for n, case in chosen.items() if isolate.held().how != "open" or n not in LINUX_SEALED}
+            chosen = {n: case for n, case in chosen.items() if sandbox.held().how != "open" or n not in LINUX_SEALED}
             made = {name: case.submission(unsolved) for name, case in chosen.items()}
             if "reads_the_hidden_tests" in made:
                 cell = by_id(made["reads_the_hidden_tests"], "double")
@@ -201,8 +201,8 @@ def graded(request, toy_root, tmp_path_factory):
     "name", [pytest.param(name, marks=[pytest.mark.slow] if case.slow else []) for name, case in CORPUS.items()]
 )
 def test_a_broken_submission_gets_its_points(graded, name):
-    if name in LINUX_SEALED and isolate.held().how == "open":
-        pytest.skip(f"not prevented on this machine: {isolate.held().says}")
+    if name in LINUX_SEALED and sandbox.held().how == "open":
+        pytest.skip(f"not prevented on this machine: {sandbox.held().says}")
     case = CORPUS[name]
     result = graded(case.slow)[name]
     assert [row["points"] for row in result["exercises"]] == case.points, result
@@ -249,10 +249,10 @@ def double(x):
 """
 
 
-@pytest.mark.parametrize("sandbox", ["bubblewrap", "sealed"])
-def test_what_a_submission_can_still_reach_is_its_folder_its_report_and_lib(toy_root, tmp_path, unsolved, sandbox):
+@pytest.mark.parametrize("how", ["bubblewrap", "sealed"])
+def test_what_a_submission_can_still_reach_is_its_folder_its_report_and_lib(toy_root, tmp_path, unsolved, how):
     try:
-        isolate.held(sandbox)
+        sandbox.held(how)
     except CourseError as error:
         pytest.skip(f"not run: {error}")
     folder, out, earlier = tmp_path / "in", tmp_path / "out", tmp_path / "last year" / "points.csv"
@@ -267,7 +267,7 @@ def test_what_a_submission_can_still_reach_is_its_folder_its_report_and_lib(toy_
         places = [server.getsockname(), ("192.0.2.1", 80)]
         known = f"READS, PLACES = {[str(path) for path in reads]!r}, {places!r}\nPIDS = {[os.getpid()]!r}\n"
         hand_in(folder, spy=solved(unsolved, double=known + SPY))
-        by = replace(terms(toy_root, cell_timeout=100.0), sandbox=sandbox)
+        by = replace(terms(toy_root, cell_timeout=100.0), sandbox=how)
         records = classroom.grade_class(folder, out, by, jobs=2)
     assert [row["message"] for row in records[1]["result"]["exercises"]] == ["", "", ""]
     assert records[1]["result"]["points"] == 100

@@ -215,7 +215,7 @@ def test_the_command_grades_the_lab_by_default_and_writes_json_and_junit(toy_roo
 
 
 def test_a_notebook_is_graded_where_there_is_no_proc_no_namespace_and_no_prctl(toy_root, tmp_path):
-    """As on macOS: hidden here, for the command, its keeper, the kernel and the ranks."""
+    """As on macOS: hidden here, for the command, its supervisor, the kernel and the ranks."""
     path = tmp_path / "mine.ipynb"
     nb = notebook.read(notebook.lab_path(toy_root, "lab9_toy"))
     for cell_id, source in RIGHT.items():
@@ -267,8 +267,8 @@ def test_the_table_and_junit_stand_odd_text():
 
 
 def test_the_course_tools_import_no_torch():
-    modules = "build, execute, grade, keeper, lint, merge, nbval_run, notebook, output_cap, report, tamper"
-    modules += ", validate, classroom, feedback, isolate, __main__"
+    modules = "build, execute, grade, supervisor, lint, merge, nbval_run, notebook, output_cap, report, tamper"
+    modules += ", validate, classroom, feedback, sandbox, __main__"
     look = f"import sys; from lib.course import {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout == "False\n"

@@ -55,7 +55,7 @@ def test_what_holds_for_root_holds_for_an_ordinary_user():
         for folder in (kept, theirs, theirs / "home", theirs / "tmp"):
             folder.mkdir()
             folder.chmod(0o777)
-        done = as_nobody(kept, theirs, "tests/course/test_course_isolate.py")
+        done = as_nobody(kept, theirs, "tests/course/test_course_sandbox.py")
     assert done.returncode == 0, done.stdout + done.stderr
     skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
     assert " passed" in done.stdout and all("not run: --sandbox bubblewrap" in line for line in skipped), done.stdout

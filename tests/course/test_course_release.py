@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.course import bytecode, notebook, withhold
+from lib.course import bytecode, notebook, strip_solutions
 from lib.course.__main__ import main
 from lib.course.notebook import ROOT, CourseError
 
@@ -92,7 +92,7 @@ def marks():
     found = {}
     for path in sorted((ROOT / "lib").rglob("*.py")):
         if "course" not in path.relative_to(ROOT).parts:
-            for one in withhold.marked(path.read_text(encoding="utf-8")):
+            for one in strip_solutions.marked(path.read_text(encoding="utf-8")):
                 found.setdefault(one.key, []).append(path.relative_to(ROOT).as_posix())
     return found
 
@@ -130,7 +130,7 @@ def test_every_graded_function_of_a_lab_with_a_notebook_is_marked_once_and_nothi
 
 
 def test_bodies_go_and_signatures_docstrings_and_all_else_stay():
-    stub, taken = withhold.withhold(SOURCE)
+    stub, taken = strip_solutions.strip_solutions(SOURCE)
     ast.parse(stub)
     helpers = {"lab1._halves", "lab1._rest"}
     assert set(taken) == {"lab0.double", "lab1.Counter", "lab0.cost", "lab1.halved", *helpers}
@@ -150,9 +150,9 @@ def test_bodies_go_and_signatures_docstrings_and_all_else_stay():
     lines = stub.splitlines()
     assert lines[taken["lab0.double"].line - 1] == "@functools.cache"
     assert lines[taken["lab0.cost"].line - 1].strip().startswith("time=")
-    over, taken = withhold.withhold(SOURCE, ["lab0"])
+    over, taken = strip_solutions.strip_solutions(SOURCE, ["lab0"])
     assert "secret_twice" in over and "secret_cost" in over and set(taken) == {"lab1.Counter", "lab1.halved", *helpers}
-    assert withhold.withhold(SOURCE, ["lab0", "lab1"]) == (SOURCE, {})
+    assert strip_solutions.strip_solutions(SOURCE, ["lab0", "lab1"]) == (SOURCE, {})
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_bodies_go_and_signatures_docstrings_and_all_else_stay():
 )
 def test_a_marker_that_would_leave_the_body_in_stops_the_release(source, message):
     with pytest.raises(CourseError, match=re.escape(message)):
-        withhold.withhold(source)
+        strip_solutions.strip_solutions(source)
 
 
 def test_all_of_a_compiled_definition_says_the_line_it_is_given():
@@ -229,7 +229,7 @@ def test_no_answer_and_no_hidden_case_is_in_it(bundle):
             continue
         source, shipped = path.read_text(encoding="utf-8"), (bundle / name).read_text(encoding="utf-8")
         assert "MISTAKES = " not in shipped or "lab0" not in name.parts, name
-        for one in withhold.marked(source):
+        for one in strip_solutions.marked(source):
             body = one.node.body[1:] if hasattr(one.node, "body") else [one.node.value]
             longest = max((ast.get_source_segment(source, part) for part in body), key=len)
             assert (longest in shipped) == (one.lab == "lab0"), (one.key, longest)

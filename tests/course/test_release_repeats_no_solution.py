@@ -11,7 +11,7 @@ import pytest
 from lib.course import notebook
 from lib.course.__main__ import main
 from lib.course.notebook import ROOT
-from lib.course.withhold import marked
+from lib.course.strip_solutions import marked
 
 LONG = {"lib/check": 150, "": 170}  # characters of a shape; in the checks, less is too much
 WHOLE = 60  # characters of the shape of a function's whole body

@@ -9,8 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lib import launch, ledger
 from lib.buckets import CAPACITY, plan_buckets
+from lib.collectives.auto import choose
 from lib.collectives.cost import COST, chunk_sizes
-from lib.collectives.front_door import choose
 from lib.data_parallel import BucketedDataParallel, OverlappedDataParallel, weighted_loss
 
 NAMES = ["gpt float64", "paths float64 and float32"]

@@ -10,7 +10,7 @@ import pytest
 
 from lib.course.__main__ import main
 from lib.course.notebook import ROOT
-from lib.course.withhold import marked
+from lib.course.strip_solutions import marked
 from lib.hunt import detective, draw
 
 IN_THE_BUNDLE = """

@@ -16,13 +16,14 @@ OF_LINUX = re.compile(  # calls that macOS has not, its Python neither; and path
     r"prctl|unshare|setns|sched_[gs]etaffinity|waitid|pidfd_\w+|memfd_create|[gs]etres[ug]id|eventfd|epoll|prlimit|"
     r"O_(PATH|TMPFILE)|fdatasync|posix_f\w+|copy_file_range|splice|SIGRT\w+|sigtimedwait|AF_NETLINK|(/proc|/sys)(/.*)?"
 )
-BEHIND = {"linux.py", "course/seal.py", "course/keeper.py", "course/isolate.py"}  # the last three: the sandbox
+SANDBOX = {"course/namespaces.py", "course/supervisor.py", "course/sandbox.py"}
+BEHIND = {"linux.py", *SANDBOX}
 
 HIDDEN = os.environ | {linux.WITHOUT: "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 BEGIN = """
 import os, time, torch, torch.distributed as dist
 from lib import here, launch, linux
-from lib.course import isolate
+from lib.course import sandbox
 def total(rank=None):
     x = torch.ones(3)
     dist.all_reduce(x)
@@ -41,7 +42,7 @@ def told(source, seconds=120):
 ALL = """
 print([linux.state(os.getpid()), linux.threads(os.getpid()), linux.held(1), linux.free(), linux.parents()])
 here.ready()
-print(isolate.held())
+print(sandbox.held())
 runs = [launch.run(total, nproc=2, backend='gloo') for _ in range(2)]
 print(runs[0] == runs[1], runs[0][0][0])
 def wait():

@@ -13,14 +13,14 @@ import psutil
 import pytest
 from class_tools import LIMITS, left_running, running
 
-from lib.course import isolate
+from lib.course import sandbox
 from lib.course.notebook import ROOT, CourseError
 
 ROOT_USER = os.geteuid() == 0
 MODES = {
-    "bubblewrap": isolate.Held("bubblewrap", ROOT_USER, ""),
-    "sealed": isolate.Held("sealed", ROOT_USER, ""),
-    "open": isolate.Held("open", False, ""),
+    "bubblewrap": sandbox.Held("bubblewrap", ROOT_USER, ""),
+    "sealed": sandbox.Held("sealed", ROOT_USER, ""),
+    "open": sandbox.Held("open", False, ""),
 }
 
 LOOK = """
@@ -52,7 +52,7 @@ pathlib.Path(os.environ["LAB_REPORT"]).write_text(json.dumps(told))
 
 def held_by(mode):
     try:
-        isolate.held(mode)
+        sandbox.held(mode)
     except CourseError as error:
         pytest.skip(f"not run: {error}")
     return MODES[mode]
@@ -66,7 +66,7 @@ def shut_in(tmp_path, code, *arguments, held, hidden=(), limits=LIMITS, **option
         notebook.write_text("a notebook")
         command = [sys.executable, "-c", code, *map(str, arguments)]
         env = {"LAB_REPORT": str(book), "PYTHONPATH": str(ROOT)}
-        start, task = isolate.wrap(command, env, folder, notebook, limits, list(hidden), held)
+        start, task = sandbox.wrap(command, env, folder, notebook, limits, list(hidden), held)
         outer = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(start, input=task, env=outer, timeout=200, check=False, **options)
         return done.returncode, book.read_text()
@@ -94,8 +94,8 @@ def test_what_code_can_see_and_reach(tmp_path, open_folders, monkeypatch, mode):
     beside = [elsewhere / "points.csv", *(ROOT / name for name in ("solutions", "tests", "labs", ".git", "README.md"))]
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        keeper = ROOT / "lib" / "course" / "keeper.py"
-        arguments = [port, others, elsewhere, Path.home(), os.getpid(), keeper, *beside]
+        supervisor = ROOT / "lib" / "course" / "supervisor.py"
+        arguments = [port, others, elsewhere, Path.home(), os.getpid(), supervisor, *beside]
         code, told = shut_in(tmp_path, LOOK, *arguments, held=held, hidden=[others])
     told = json.loads(told)
     assert code == 0 and told["lib"] and told["loopback"] == told["own file"] == "yes"
@@ -111,8 +111,8 @@ def test_what_code_can_see_and_reach(tmp_path, open_folders, monkeypatch, mode):
         assert [path.name for path in elsewhere.iterdir()] == ["points.csv"]
         assert told["read"] == [] and told["out of process 1"] == "PermissionError"
     if mode == "bubblewrap":
-        assert set(told["etc"]) <= {path.rpartition("/")[2] for path in isolate.SYSTEM}
-        places = [*isolate.LIBRARIES, *isolate.SYSTEM, "/dev", "/proc", *isolate._needed(), tempfile.gettempdir()]
+        assert set(told["etc"]) <= {path.rpartition("/")[2] for path in sandbox.SYSTEM}
+        places = [*sandbox.LIBRARIES, *sandbox.SYSTEM, "/dev", "/proc", *sandbox._needed(), tempfile.gettempdir()]
         assert set(told["root"]) <= {path.split("/")[1] for path in places}
 
 
@@ -149,7 +149,7 @@ GREEDY = {
 
 @pytest.mark.parametrize("what", GREEDY)
 def test_limits_hold(tmp_path, what):
-    held = isolate.held()
+    held = sandbox.held()
     if ROOT_USER and not held.drop and what in ("processes", "raising a limit"):
         pytest.skip(f"root is not bound by this limit here: {held.says}")
     code, wanted, said = GREEDY[what]
@@ -162,12 +162,12 @@ def test_limits_hold(tmp_path, what):
 GRADER = """
 import subprocess, sys
 from pathlib import Path
-from lib.course import isolate
+from lib.course import sandbox
 at, code, how, drop = sys.argv[1:]
 command = [sys.executable, "-c", code, "60"]
 env = {"LAB_REPORT": f"{at}/report.jsonl"}
-held = isolate.Held(how, drop == "True", "")
-start, task = isolate.wrap(command, env, Path(at), Path(isolate.__file__), isolate.Limits(), [], held)
+held = sandbox.Held(how, drop == "True", "")
+start, task = sandbox.wrap(command, env, Path(at), Path(sandbox.__file__), sandbox.Limits(), [], held)
 subprocess.run(start, input=task)
 """
 

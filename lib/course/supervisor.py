@@ -1,6 +1,6 @@
-"""Runs one command shut in: started by isolate.py, with the standard library only.
+"""Runs one command shut in: started by sandbox.py, with the standard library only.
 
-    grader  --starts-->  keeper  --starts-->  init  --starts-->  pytest, kernel, ranks, anything
+    grader  --starts-->  supervisor  --starts-->  init  --starts-->  pytest, kernel, ranks, anything
                          (waits)              |<---- sealed: they see only each other, no network ---->|
                                               reaps orphans, ends whoever holds too much memory
 
@@ -8,10 +8,10 @@ Sealed (Linux, where namespaces can be made: by root, or by an ordinary user in 
 process 1 of a PID namespace, so that the kernel itself ends all that is left when it goes; of the network only
 loopback is there; every file system is read-only but for a bounded one in memory, the work folder; the folders to
 hide (the home, the solutions, the others' submissions) are empty. Under bubblewrap all that is done already when the
-keeper starts: it is init. Else (open) it does init's part as a "child subreaper", and the rest is not prevented. In
+supervisor starts: it is init. Else (open) it does init's part as a "child subreaper", and the rest is not prevented. In
 all three, limits per process, and root becomes a user of its own.
 
-See seal.py, pid_namespaces(7), prctl(2), getrlimit(2).
+See namespaces.py, pid_namespaces(7), prctl(2), getrlimit(2).
 """
 
 import contextlib
@@ -23,26 +23,26 @@ import sys
 import time
 
 from lib import linux
-from lib.course import seal
+from lib.course import namespaces
 
 FIRST_USER = 1_000_000_000  # root becomes user FIRST_USER + the grader's pid: nobody else is, and who owns nothing
-BROKEN = 70  # exit code: the keeper itself could not do its work
+BROKEN = 70  # exit code: the supervisor itself could not do its work
 
 
 def main(task: dict) -> int:
-    """Run task["command"]; returns its exit code, 128 + n if signal n ended it. Keys of task: see isolate.wrap."""
+    """Run task["command"]; returns its exit code, 128 + n if signal n ended it. Keys of task: see sandbox.wrap."""
     if linux.IS_HERE:
-        seal.call("prctl", seal.SUBREAPER, 1, 0, 0, 0)
-        seal.call("prctl", seal.DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)  # told to stop, we end what we keep
+        namespaces.call("prctl", namespaces.SUBREAPER, 1, 0, 0, 0)
+        namespaces.call("prctl", namespaces.DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)  # told to stop, we end what we keep
         if task["parent"] not in (None, os.getppid()):  # it went before this
             return BROKEN
     if not task["sealed"]:
         return _tend(task)
-    seal.unshare()
+    namespaces.unshare()
     init = os.fork()
     if init == 0:
-        seal.call("prctl", seal.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        seal.close(task)
+        namespaces.call("prctl", namespaces.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        namespaces.close(task)
         os._exit(_tend(task))
     try:
         return _exit_code(os.waitpid(init, 0)[1])
@@ -55,7 +55,7 @@ def main(task: dict) -> int:
 def _tend(task: dict) -> int:
     """Start the command, reap what becomes ours, keep all memory within the limit; in the end, end all that runs."""
     if linux.IS_HERE:
-        seal.call("prctl", seal.DUMPABLE, 0, 0, 0, 0)  # an ordinary user's: not to be looked into by what it keeps
+        namespaces.call("prctl", namespaces.DUMPABLE, 0, 0, 0, 0)  # an ordinary user's: closed to what it keeps
     os.chdir(task["work"])
     with open(task["name"], "w", encoding="utf-8") as copy:
         copy.write(task["text"])
@@ -68,7 +68,7 @@ def _tend(task: dict) -> int:
             _confine(task["limits"], task["user"])
             os.execvpe(task["command"][0], task["command"], task["env"])
         except OSError as error:
-            print(f"keeper: {error}", file=sys.stderr, flush=True)
+            print(f"supervisor: {error}", file=sys.stderr, flush=True)
         os._exit(BROKEN)
     looked = 0.0
     try:
@@ -117,8 +117,8 @@ def _confine(limits: dict, user: int | None) -> None:
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     if linux.IS_HERE:
-        seal.call("prctl", seal.NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-        seal.call("prctl", seal.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        namespaces.call("prctl", namespaces.NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+        namespaces.call("prctl", namespaces.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     for what, key in (("CPU", "seconds"), ("DATA", "memory"), ("NPROC", "processes"), ("FSIZE", "files"), ("CORE", "")):
         which = getattr(resource, f"RLIMIT_{what}")
         most = resource.getrlimit(which)[1]
@@ -140,4 +140,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main(json.loads(sys.stdin.read())))
     except OSError as error:
-        sys.exit(print(f"keeper: {error}", file=sys.stderr) or BROKEN)
+        sys.exit(print(f"supervisor: {error}", file=sys.stderr) or BROKEN)

@@ -1,4 +1,4 @@
-"""Shut in what a notebook's code may do while it is graded: what is asked of keeper.py, and what it can hold here.
+"""Shut in what a notebook's code may do while it is graded: what is asked of supervisor.py, and what it can hold here.
 
     what                     bubblewrap, sealed (Linux, namespaces)   open (elsewhere; most containers)
     network                  loopback only                            not prevented
@@ -7,7 +7,7 @@
                                what of /etc and /sys is in SYSTEM
                              - sealed: these, and all of SHOWN
     other processes          not seen                                 root's: cannot be touched; else not prevented
-    left running             ended by the kernel                      ended by the keeper (Linux), by their name else
+    left running             ended by the kernel                      ended by the supervisor (Linux), or by name
     environment              the names in ALLOWED, nothing else       the same
     CPU, memory, file size   per process, and memory of all           per process (macOS: CPU, file size only), of all
 
@@ -33,10 +33,10 @@ from pathlib import Path
 
 from lib import linux
 
-from .keeper import FIRST_USER
 from .notebook import ROOT, CourseError
+from .supervisor import FIRST_USER
 
-START = [sys.executable, "-S", "-m", "lib.course.keeper"]  # -S: it needs no packages, and starts at once
+START = [sys.executable, "-S", "-m", "lib.course.supervisor"]  # -S: it needs no packages, and starts at once
 ALLOWED = {
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"),
     *("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),

@@ -100,7 +100,7 @@ def helpers(source: str, taken: list[Marked]) -> list[Marked]:
     ]
 
 
-def withhold(source: str, keep: Iterable[str] = ()) -> tuple[str, dict[str, Definition]]:
+def strip_solutions(source: str, keep: Iterable[str] = ()) -> tuple[str, dict[str, Definition]]:
     """(the source without its marked definitions, {"lab0.ring_all_reduce": its Definition}).
 
     keep: labs whose definitions stay as they are. Raises CourseError for a marker or a definition that will not do.
