@@ -114,6 +114,7 @@ def _answer_for_cuda():
         "synchronize": nothing, "empty_cache": nothing, "reset_peak_memory_stats": nothing,
         "memory_allocated": lambda device=None: 0, "max_memory_allocated": lambda device=None: 0,
         "get_device_name": lambda device=None: "tagged GPU", "is_bf16_supported": lambda *args: True,
+        "is_current_stream_capturing": lambda: False,  # optimizers ask, where torch was built for CUDA
     }  # fmt: skip
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
