@@ -111,11 +111,13 @@ def wrap(
 def _needed() -> set[str]:
     """Where Python, its packages and lib lie: all that a notebook must find, wherever a hidden folder lies.
 
-    Of the repository only lib: beside it are the solutions, the tests with their answers, and .git with both.
+    Of the repository only lib: beside it are the solutions, the tests with their answers, and .git with both. A place
+    that is reached by a link, as an environment may be, is needed under both of its names.
     """
     paths = os.pathsep.join(os.environ.get(name, "") for name in ("PYTHONPATH", "LD_LIBRARY_PATH"))
     places = [sys.prefix, sys.base_prefix, site.getusersitepackages(), *filter(None, paths.split(os.pathsep))]
-    return _resolved(places) - {"/", str(ROOT)} | {str(ROOT / "lib"), str(ROOT / "pyproject.toml")}
+    places = {place for place in places if Path(place).resolve() not in (Path("/"), ROOT.resolve())}
+    return _resolved(places) | {os.path.abspath(p) for p in places} | {str(ROOT / "lib"), str(ROOT / "pyproject.toml")}
 
 
 def _at_the_top() -> list[str]:
@@ -156,18 +158,26 @@ def _bubble(task: dict) -> list[str]:
 
 @functools.cache
 def held(how: str | None = None) -> Held:
-    """The strongest of what this machine allows, or `how`: tried, not guessed. CourseError if `how` does not work."""
+    """The strongest of what this machine allows, or `how`: tried, not guessed. CourseError if `how` does not work.
+
+    A notebook runs as root, where it could end every process and read every file, only if "open" is asked for.
+    """
     root = os.name == "posix" and os.geteuid() == 0
-    unlimited = "as root: the number of processes is not limited"
     modes = [
         Held("bubblewrap", root, "shut in by bubblewrap: no network; of files only Python and lib, to read"),
         Held("sealed", root, "sealed: no network, read-only files, own processes only"),
         *([Held("open", True, "open: limits, and a user of its own; network and files not shut off")] if root else []),
-        Held("open", False, f"open{', ' + unlimited if root else ': limits'}; network and files not shut off"),
+        Held("open", False, f"open{', as root' if root else ''}: limits; network and files not shut off"),
     ]
     for mode in modes:
-        if how in (None, mode.how) and (mode is modes[-1] or _works(mode)):
+        if how in (None, mode.how) and (mode is modes[-1] or _works(mode)) and (mode.drop or not root or how):
             return mode
+    if how is None:
+        raise CourseError(
+            "a notebook would run as root here, and could end every process and read every file: neither bubblewrap "
+            f"nor namespaces work, and no other user can read {sys.executable}, its packages or {ROOT}. Install "
+            "bubblewrap, put these where all can read them, or grade as an ordinary user; --sandbox open runs it so"
+        )
     raise CourseError(f"--sandbox {how} does not work here: without it, the strongest that does is taken")
 
 

@@ -196,3 +196,24 @@ def test_nothing_is_left_running_whether_it_ends_is_told_to_stop_or_its_grader_i
             stop(grader)
             grader.wait(timeout=120)
             assert left_running(mark) == []
+
+
+def test_an_environment_that_is_reached_by_a_link_is_shut_in_as_any_other(tmp_path):
+    link = tmp_path / "env"
+    link.symlink_to(sys.prefix)
+    os.chmod(tmp_path.parent.parent, 0o755)  # where pytest's temporary folders lie: open's own user has to look in
+    command = [link / "bin" / "python", "-c", "from lib.course import sandbox; print(sandbox.held().how)"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.stdout.strip() == sandbox.held().how, done.stderr
+
+
+@pytest.mark.skipif(not ROOT_USER, reason="not run: only root's notebooks could end every process")
+def test_a_notebook_runs_as_root_only_if_that_is_asked_for(monkeypatch):
+    monkeypatch.setattr(sandbox, "_works", lambda mode: False)
+    sandbox.held.cache_clear()
+    try:
+        with pytest.raises(CourseError, match=r"would run as root here.*Install bubblewrap.*--sandbox open"):
+            sandbox.held()
+        assert sandbox.held("open").says == "open, as root: limits; network and files not shut off"
+    finally:
+        sandbox.held.cache_clear()

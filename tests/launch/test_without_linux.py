@@ -42,7 +42,7 @@ def told(source, seconds=120):
 ALL = """
 print([linux.state(os.getpid()), linux.threads(os.getpid()), linux.held(1), linux.free(), linux.parents()])
 here.ready()
-print(sandbox.held())
+print(sandbox.held("open"))
 runs = [launch.run(total, nproc=2, backend='gloo') for _ in range(2)]
 print(runs[0] == runs[1], runs[0][0][0])
 def wait():
