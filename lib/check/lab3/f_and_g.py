@@ -67,7 +67,11 @@ COMMON = (
     Hint("what all_reduce returns", s.refused("None"),
          "all_reduce(tensor, group) sums in place, and need not return anything: go on with the tensor that you gave "
          "it."),
-    s.RETURNED_NONE, s.NARROW, s.WRONG_DTYPE,
+    s.RETURNED_NONE.saying("the tensor that was summed into is what is returned: all_reduce itself may give None."),
+    s.NARROW, s.WRONG_DTYPE,
+    Hint("backward returns nothing", s.kind("no graph", of="x.grad"),
+         "autograd knows your function, but no gradient comes of its backward: return the tensor itself, and not what "
+         "all_reduce returns."),
     s.NO_GRAPH.saying(
         "what all_reduce does is unknown to autograd, and detach() cuts the graph. A torch.autograd.Function says "
         "what backward is: return MyFunction.apply(x)."),

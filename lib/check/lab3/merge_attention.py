@@ -78,6 +78,8 @@ EXERCISE = Exercise(
         Hint("another dtype", s.kind("form", dtype=True), "the result has the dtype of the parts."),
         Hint("nan where no key is seen", s.both(s.fact("nan"), _in(UNSEEN)),
              "-inf minus -inf is no number. Where the new log_sum is -inf, both weights are 0."),
+        Hint("queries decided together", s.both(_wrong_in("out"), _in(UNSEEN)),
+             "each query by itself: that one sees no key of a part says nothing of the others."),
         Hint("exp of a score", s.both(s.kind("value"), _in(LARGE)),
              "exp(1000) is inf, and exp(-1000) is 0. Take the difference of two log_sums first, of each query its own, "
              "and only then exp."),

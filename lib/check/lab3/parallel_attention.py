@@ -7,14 +7,16 @@ them. Output and gradients are those of the plain attention in one process.
 """
 
 import gc
+import inspect
 import weakref
 from functools import partial
 
 import torch
+import torch.distributed as dist
 
 from lib.check import symptoms as s
 from lib.check.cases import Case, draw
-from lib.check.claims import claim, kept, left_alone
+from lib.check.claims import claim, each, kept, left_alone
 from lib.check.comm import Clash
 from lib.check.exercise import Exercise, Hint, Problem
 from lib.check.forward_backward import MAPPINGS
@@ -74,19 +76,25 @@ def _build(fn, setting, group, recorder):
         setting.outputs, setting.gradients, setting.read = {}, {}, list
         setting.module = _refused(fn, setting.given, group, columns, rows)
     else:
-        setting.module = fn(setting.given, group, columns, rows)
+        try:
+            setting.module = fn(setting.given, group, columns, rows)
+        except ValueError as error:
+            setting.module = Problem("refused", f"refused its part: ValueError: {error}")
 
 
 def _start(fn, setting, group, recorder):
     """Run; the gradients of the rank's layers, found by what was multiplied, go into the setting."""
     module = setting.module
-    if setting.case.what in UNEVEN:
+    if setting.case.what in UNEVEN or isinstance(module, Problem):
         return module
     try:
         y, raised = module(setting.arguments["x"]), None
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         y, raised = None, error
-    called = [layer for layers in setting.inward if isinstance(layers, (list, tuple)) for layer in layers]
+    in_lists = [layers for layers in setting.inward if isinstance(layers, (list, tuple))]
+    if raised and len(in_lists) < len(setting.inward):
+        return Problem("no list", f"gave columns something else than a list: {type(raised).__name__}: {raised}")
+    called = [layer for layers in in_lists for layer in layers]
     for layers, names, dim in ((called, "qkv", 0), (setting.outward, ["out"], 1)):
         for layer in layers:
             if found := _part_of(setting, layer, names, dim):
@@ -102,10 +110,12 @@ def _start(fn, setting, group, recorder):
 def _noting(multiply, mapping, recorder):
     """`multiply` as an answer gets it, and the list of what it was called with."""
     called, sends = [], partial(mapping, all_reduce=ways.in_place(recorder))
+    by_name = inspect.signature(multiply)
 
-    def product(x, layers, group=None):
+    def product(*args, **named):
+        x, layers, *group = by_name.bind(*args, **named).arguments.values()
         called.append(layers)
-        return multiply(x, layers, group, sends)
+        return multiply(x, layers, *(group or [None]), sends)
 
     return product, called
 
@@ -135,6 +145,9 @@ def _part_of(setting, layer, names, dim):
             return None
     for name, cut in parts.items():
         whole = getattr(setting.plain, name).weight.detach()
+        if same(whole.chunk(dist.get_world_size(), dim)[dist.get_rank()]):
+            words = f"has, of its layers, the part of rank {dist.get_rank()} of all {dist.get_world_size()} of {name}"
+            return Problem("group", words)
         every = whole.unflatten(dim, (-1, HEAD_DIM)).movedim(dim, 0)[rank::N].movedim(0, dim)
         how = {
             ("whole", "the whole of"): whole,
@@ -158,16 +171,26 @@ def _held(setting):
     parameters = list(setting.module.parameters())
     got = sum(p.numel() for p in parameters)
     kept = sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in parameters}.values()) // 8
+    at = lambda parameters: {p.untyped_storage().data_ptr() for p in parameters}
+    shared = at(parameters) & at(given.parameters())
     weights = [weakref.ref(getattr(given, name).weight) for name in ("q", "k", "v", "out")]
     given = setting.given = None
     gc.collect()
     hidden = sum(weight().numel() for weight in weights if weight() is not None)
-    if got == kept == want and not hidden:
+    if got == kept == want and not hidden and not shared:
         return None
     text = f"{where} has parameters of {got} elements, in memory for {kept}, expected {want}"
     if hidden:
         text += f"\nOf the plain attention it keeps weights of {hidden} elements."
+    if shared:
+        text += "\nSome lie in the memory of the plain attention's."
     return Problem("held", text, {"got": got, "want": want, "hidden": hidden})
+
+
+def _another_cut(case, rank, record):
+    """Before any value: one rank's wrong part makes all ranks' results wrong."""
+    found = record["forward"]
+    return found if found and found.kind in ("cut", "group") else None
 
 
 EXERCISE = Exercise(
@@ -183,7 +206,7 @@ EXERCISE = Exercise(
     },
     claims=(
         claim("the plain attention's output", 5, f"{ways.GROUPS_SAY}; grouped-query",
-              fitting(CASES), ways.found(CASES, "forward"), kept(CASES)),
+              fitting(CASES), each(CASES, _another_cut), ways.found(CASES, "forward"), kept(CASES)),
         claim("its gradients", 4, "of x, and of the rank's parts", ways.found(CASES, "backward")),
         claim("a rank's heads only", 3, "parameters: all but the last bias cut by tp",
               ways.found(CASES, "after"), left_alone(CASES)),
@@ -213,22 +236,35 @@ EXERCISE = Exercise(
              "one head and a half. Ask whether tp divides the number of heads, and that of key/value heads."),
         Hint("another error", s.kind("another error"),
              "raise ValueError with the numbers in it: `raise ValueError(f'{H} heads over {tp} ranks')`."),
-        Hint("no list of layers", s.raised("TypeError"),
+        Hint("whole heads refused", s.kind("refused"),
+             "here the group's ranks divide the heads, and the key/value heads, of which there may be fewer. Both "
+             "numbers are out_features // head_dim, tp is dist.get_world_size(group)."),
+        s.RETURNED_NONE.saying("forward ends with `return self.rows(...)`."),
+        Hint("no list of layers", s.kind("no list"),
              "columns takes all layers that read x, in a list, and returns a list."),
+        Hint("a layer made anew", s.refused("dtype"),
+             "a part has the numbers of the plain layer, in its dtype: a new nn.Linear has random ones, in float32."),
         Hint("shapes do not fit", s.kind("raised", "form"),
              "on a rank q is H*d/tp wide, k and v K*d/tp, and so is what out takes in. split_heads and merge_heads "
              "work on however many heads there are; the width of one, head_dim, stays."),
-        s.NO_GRAPH, ways.two_at_once(CASES),
+        Hint("no parameters",
+             lambda p: (p.kind == "held" and p.facts["got"] < p.facts["want"])
+             or (p.kind == "no graph" and p.fact("of") not in ("x.grad", "y")),
+             "a part must be an nn.Parameter of this module, or of one inside it: else no optimizer finds it."),
+        s.NO_GRAPH.saying("detach() and .data cut the graph: x goes to columns as it is."),
+        ways.two_at_once(CASES),
+        Hint("another gradient", s.kind("value", of="x.grad"),
+             "y is right. x goes through columns(x, [layers], group) once, and f, which is in it, sums the gradient "
+             "of x over the ranks. Nothing else sums it."),
         Hint("another result", s.kind("value"),
              "columns for q, k, v; split_heads; causal_attention; merge_heads; rows for out. Each rank's part is a "
-             "chunk of the plain layer's weight and bias."),
-        Hint("no parameters", lambda p: p.kind == "held" and p.facts["got"] < p.facts["want"],
-             "a part must be an nn.Parameter of this module, or of one inside it: else no optimizer finds it."),
+             "chunk of the plain layer's weight, and of the bias of q, k and v; out's bias is whole."),
         Hint("the whole is kept",
              lambda p: p.kind == "held" and (p.facts["got"] > p.facts["want"] or p.facts["hidden"]),
              "the plain attention, or a layer of it, is kept: keep this rank's part alone, or nothing is saved."),
         Hint("views of the whole", s.kind("held"),
-             "a chunk is a view, and holds the memory of the whole weight. clone() it."),
+             "a chunk is a view, and holds the memory of the whole weight; and out's bias, which is whole, is still "
+             "the caller's. clone() them."),
         Hint("the plain attention changed", s.kind("input"),
              "the caller's attention stays as it is: make parameters of your own."),
         Hint("x enters three times", s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > len(p.facts["want"])),

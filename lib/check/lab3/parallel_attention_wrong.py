@@ -4,6 +4,7 @@ from lib.check.mistakes import Mistake, edit
 
 ATTEND, OUT = "causal_attention(q, k, v, p)", "self.dropout(self.out(merge_heads(mixed)))"
 COLUMNS = "self.columns(x, [self.q, self.k, self.v], self.group)"
+HEADS = "split_heads(column, self.head_dim)"
 SCALE = "scores are divided by sqrt(d), d the width of one head. Cutting changes the number of heads, not d."
 PLAIN = "nn.functional.linear(merge_heads(mixed), self.out.weight"
 FACTORS = (  # of the scores
@@ -13,6 +14,7 @@ FACTORS = (  # of the scores
 MISTAKES = (
     *(Mistake("another scale", edit(ATTEND, f"causal_attention(q * ({factor}) ** 0.5, k, v, p)"), SCALE)
       for factor in FACTORS),
+    Mistake("another scale", edit(HEADS, HEADS.replace("head_dim", "head_dim // dist.get_world_size(self.group)"))),
     Mistake("another key/value head", edit(ATTEND, """causal_attention(
                 q, *(t.repeat(1, q.shape[1] // t.shape[1], 1, 1) for t in (k, v)), p)"""),
             "query head i reads key/value head i // (H/K): neighbours share one, as repeat_interleave does and repeat "
@@ -21,6 +23,8 @@ MISTAKES = (
             "token t sees tokens 0 to t only, as in causal_attention."),
     Mistake("the bias N times", edit(OUT, OUT + " + (dist.get_world_size(self.group) - 1) * self.out.bias"),
             "out's bias is whole on every rank and is added once, after the sum: rows(x, layer, group) does."),
+    Mistake("summed twice", edit(OUT, "dist.get_world_size(self.group) * " + OUT),
+            "rows(x, layer, group) has added up all ranks' parts: a second sum makes it tp times as large."),
     *(Mistake("g is missing", edit(OUT, PLAIN + more),
               "a rank's heads give a partial sum; rows(x, layer, group) adds up all ranks'.")
       for more in (")", ", self.out.bias)")),

@@ -6,6 +6,8 @@
 Where a rank's own part of the gradients travels too, a hop more is sent: (2N-1) n.
 """
 
+import torch.distributed as dist
+
 from lib.check import forward_backward as fb
 from lib.check import symptoms as s
 from lib.check.claims import claim, each, kept, left_alone
@@ -19,7 +21,20 @@ TRAVELS = ("travelling.going_round", "travelling.__init__", "travelling._post")
 
 
 BACKWARD = tuple(map(cut.backward, cut.PLAIN))
-CALLS = fb.ForwardBackward(cut.CASES, cut.truth, backward=cut.backward, footprint=True)
+
+
+class Calls(fb.ForwardBackward):
+    """No further case after a wrong gradient: what is wrong there ends in other ways where shards differ in length."""
+
+    def _record(self, fn, case, *groups):
+        record, out = super()._record(fn, case, *groups)
+        for i, truth in enumerate(self.truths(case, case.members.index(dist.get_rank()))):
+            got = [(record["got"].get((name, i)), want) for name, want in truth.gradients.items()]
+            record["ok"] &= all(not hasattr(one, "shape") or fb.same(one, want) for one, want in got)
+        return record, out
+
+
+CALLS = Calls(cut.CASES, cut.truth, backward=cut.backward, footprint=True)
 
 
 def _footprint(case, rank, record):
@@ -39,6 +54,10 @@ def _footprint(case, rank, record):
 
 def _own_in_grad(p):
     return bool(p.fact("gradient")) and (p.fact("own") or bool(p.fact("absent")))
+
+
+def _of_keys(p):
+    return p.kind == "value" and bool(p.fact("gradient")) and p.trace[1] != "q"
 
 
 def _causal_alone(p):
@@ -71,9 +90,13 @@ EXERCISE = Exercise(
              "13 tokens over 3 ranks: the block that comes has as many tokens as its owner, len(layout[owner]), and "
              "not as many as the one that leaves. Receive it into out=torch.empty of its own shape."),
         s.under_way(cut.ALL, lambda case: bool(case.pairs)), s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW,
-        s.alone(cut.ALL),
+        s.alone(cut.ALL), Hint(s.WHOSE_RANKS.name, s.raised("IndexError"), s.WHOSE_RANKS.text),
+        Hint("its own part forgotten",
+             lambda p: p.kind == "value" and bool(p.fact("gradient")) and p.fact("absent") == [p.facts["rank"]],
+             "the other ranks' parts are there. What this rank's own queries and its own keys give each other is "
+             "missing: add it."),
         Hint("gradients that stay away",
-             s.both(_own_in_grad, lambda p: p.text.partition(" expected")[0].find("q.grad") < 0),
+             s.both(_own_in_grad, _of_keys),
              "every rank's queries give a part of the gradients of your k and v. The gradients of a block travel "
              "behind the block: on each rank its part is added, and after the last hop they are home."),
         Hint("queries without some keys", _own_in_grad,
@@ -84,11 +107,21 @@ EXERCISE = Exercise(
         Hint("one block, not all", s.both(s.kind("value"), lambda p: not p.fact("gradient")),
              "attend to every rank's block once, and merge what comes of it into what there is: N blocks, N - 1 "
              "rounds."),
+        Hint("gradients divided", s.both(s.fact("gradient"), s.fact("factor")),
+             "all parts are there, each once: the gradients are their sums, neither divided nor multiplied."),
+        Hint("backward without the positions",
+             s.both(s.kind("value", gradient=True), s.in_case(cut.CASES, lambda case: case == cut.PLAIN[1])),
+             "without a mask the gradients were right. attend_backward takes the positions of queries and keys, as "
+             "attend does; and K heads of keys have K heads of gradients."),
+        Hint("gradients of another block", _of_keys,
+             "the gradient of q is right. A block's gradients go where the block goes, to the right: to what comes "
+             "rank r adds its part of the same block, and sends both on, until after the last hop they are home."),
         Hint("gradients", s.kind("value", gradient=True),
              "attend_backward takes attention over all keys, the merged out and log_sum, and not the block's own."),
         Hint("scores of all keys", s.kind("large"),
              "the blocks are attended to one by one. Whoever first puts all keys together has gathered them."),
-        Hint("all keys kept", s.kind("held"),
+        Hint("all keys kept",
+             lambda p: p.kind == "held" or (p.kind == "elements" and p.facts["sent"] < p.facts["expected"]),
              "what autograd or ctx keeps of each block adds up to all keys, or all scores. Keep q, k, v and the "
              "merged out and log_sum; in backward k and v go round again."),
         Hint(
@@ -112,11 +145,24 @@ EXERCISE = Exercise(
 ### BEGIN MISTAKES
 from lib.check.mistakes import Mistake, edit  # noqa: E402
 
+FORTH, BACK = (
+    f"for owner, (k_j, v_j) in going_round(torch.stack([k, v]), {shapes}, group):"
+    for shapes in ("_shapes(k, layout)", "shapes")
+)
+NOTED = "\n            ctx.came[owner] = owner != rank and torch.stack([k_j, v_j])"
 MISTAKES = (
     Mistake("its own part twice", edit("                continue  # stays here", "                pass  # stays here"),
             "this rank's own part of the gradients of k and v is counted twice: it stays at home, or it travels."),
     Mistake("gradients of k and v exchanged", edit("d_k, d_v = own", "d_v, d_k = own"),
-            "what is returned as the gradient of k is that of v."),
+            "the gradients of k and v change places: attend_backward returns those of q, k and v, in this order."),
+    Mistake("gradients of k and v exchanged",
+            edit("torch.stack(d_kv_j)", "torch.stack(d_kv_j[:: 1 if owner == rank else -1])")),
+    Mistake("all keys kept", edit(FORTH, f"ctx.came = dict()\n        {FORTH}{NOTED}")
+            .then(BACK, "for owner, (k_j, v_j) in (ctx.came | {rank: (k, v)}).items():")),
+    Mistake("the mask", edit("if not causal:", "if False:"),
+            "causal says whether keys later than the query are hidden: attend is given the positions of both where it "
+            "is True, and none where it is False."),
+    Mistake("the mask", edit("if not causal:", "if True:")),
     Mistake("the last part alone", edit("d_kv += passing.arrived()", "passing.arrived()"),
             "what arrives is the sum of the ranks before: add this rank's part to it, and send both on."),
     Mistake("d_q not added up", edit("d_q[..., a:, :] += d_q_j", "d_q[..., a:, :] = d_q_j"),

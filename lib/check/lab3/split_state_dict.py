@@ -30,9 +30,9 @@ def _shapes():
 
 
 def _whole(prefix=""):
-    """{name: tensor}, no number twice; `steps` has no dims."""
+    """{name: tensor}, no number twice."""
     whole, start = {}, 1
-    for name, shape in (_shapes() | {"steps": torch.Size()}).items():
+    for name, shape in _shapes().items():
         numbers = torch.arange(start, start + shape.numel(), dtype=torch.float64, device="cpu")
         whole[prefix + name] = numbers.view(shape) * FINE[torch.float64]
         start += shape.numel()
@@ -152,6 +152,9 @@ EXERCISE = Exercise(
         Hint("not by the end of the name", s.fact("inside"),
              "without a prefix it was right. Look at how a name ends, its last two words, not at what is anywhere in "
              "it."),
+        Hint("an error where all divides", s.raised("ValueError", "IndexError", "KeyError"),
+             "tp divides all that is cut here. Norms, positions and the biases of row layers are not cut, and a bias "
+             "has dim 0 alone; which layer it is, the last two words of the name say, whatever stands before."),
         Hint("the bias of a row layer", _of("out.bias", "down.bias"),
              "by rows the bias is added once, after the sum: every rank has all of it."),
         Hint("the bias of a column layer", _of("q.bias", "k.bias", "v.bias", "up.bias"),

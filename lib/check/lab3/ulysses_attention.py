@@ -88,6 +88,9 @@ EXERCISE = Exercise(
         Hint("fewer key/value heads than ranks", s.in_case(cut.ALL, _fewer, *s.SHAPES, "clash", "returned"),
              "where K < N, each of the N/K ranks whose query heads read a head needs it: query head i reads head i "
              "// (H/K), so rank r needs head r // (N/K)."),
+        Hint("counts", s.raised("ValueError"),
+             "send_counts and recv_counts have a number of rows for each rank of the group, of which there are "
+             "dist.get_world_size(group), and send_counts add up to the rows."),
         Hint("the order of the tokens", _only_in_causal,
              "without a mask it was right. After the exchange the tokens stand in the order of the ranks: first all "
              "of layout[0], then all of layout[1]. These are the positions of queries and of keys."),

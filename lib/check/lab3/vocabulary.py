@@ -97,9 +97,9 @@ EMBEDDING = Exercise(
         Hint("a mean or a multiple", lambda p: p.fact("factor") is not None and not p.fact("gradient"),
              "one rank has the vector, the others add zeros: the sum is the vector already. Sum once, divide by "
              "nothing."),
-        Hint("another shape or dtype", s.kind("form", "returned"),
-             "one vector per token, (B, T, D), in the dtype of weight. torch.zeros(...) is float32: use masked_fill, "
-             "or torch.zeros_like."),
+        Hint("another shape or dtype", s.either(s.kind("form", "returned"), s.refused("shape", "dtype")),
+             "one vector per token, (B, T, D), in the dtype of weight. A mask of tokens is (B, T), for vectors "
+             "mask[..., None]. torch.zeros(...) is float32: use masked_fill, or torch.zeros_like."),
         NO_GRADIENT,
         Hint("a wrong gradient", s.fact("gradient"),
              "backward needs nothing from you: the gradient of a sum is that of each term, and what is covered with "
@@ -165,13 +165,14 @@ def _three_numbers_per_token(runs):
     return None
 
 
-def _large(fits=lambda maxima, calls: True):
-    """The loss of large logits is wrong; fits(calls of all_reduce that take a maximum, calls)."""
+def _large(fits=lambda maxima, sent: True):
+    """The loss of large logits is wrong; fits(calls of all_reduce that take a maximum, numbers per token)."""
 
     def large(p):
         calls = p.fact("calls", [])
         right_case = s.in_case(CASES, lambda case: case in LARGE)(p) and p.kind == "value" and not p.fact("gradient")
-        return right_case and fits(sum(call.reduction == "max" for call in calls), len(calls))
+        sent = sum(call.elements for call in calls) / TARGETS.numel()
+        return right_case and fits(sum(call.reduction == "max" for call in calls), sent)
 
     return large
 
@@ -192,10 +193,10 @@ CROSS_ENTROPY = Exercise(
         claim("logits and targets left alone", 1, "", left_alone(CASES), kept(CASES)),
     ),
     hints=(
-        Hint("no largest taken off", _large(lambda maxima, calls: maxima == 0 and calls < 3),
+        Hint("no largest taken off", _large(lambda maxima, sent: maxima == 0 and sent < 3),
              "exp(1000) is inf, and if all logits are near -1000 every exp is 0. Take the largest logit of the token "
              "off first, the largest of all ranks: all_reduce(largest, group, op=dist.ReduceOp.MAX)."),
-        Hint("the max taken as a sum", _large(lambda maxima, calls: maxima == 0),
+        Hint("the max taken as a sum", _large(lambda maxima, sent: maxima == 0),
              "all_reduce sums, unless you say op=dist.ReduceOp.MAX. With another number than the largest the loss is "
              "right as long as logits are small, and overflows when they are not."),
         Hint("something else overflows", _large(),
@@ -212,6 +213,10 @@ CROSS_ENTROPY = Exercise(
              "the loss is one number, the mean over all B*T tokens, as a tensor of shape () in the dtype of the "
              "logits."),
         NO_GRADIENT,
+        Hint("sends in backward",
+             s.either(s.kind("backward"), s.both(s.fact("gradient"), lambda p: any(
+                 call.phase == "backward" for call in p.fact("calls", ())))),
+             "with m and the sum known from forward, each rank has the p of its own words: backward needs nobody."),
         Hint("the scale of the gradient",
              s.both(s.fact("gradient"), lambda p: p.fact("factor") is not None and p.facts["factor"] > 0),
              "the loss is a mean over B*T tokens, and backward is given the gradient of the loss: grad * (p - 1 at "
@@ -233,8 +238,6 @@ CROSS_ENTROPY = Exercise(
         Hint("more than three numbers", s.kind("elements"),
              "reduce over this rank's words first, and send what is left: (B, T) for the largest, the sum and the "
              "target."),
-        Hint("sends in backward", s.kind("backward"),
-             "with m and the sum known from forward, each rank has the p of its own words: backward needs nobody."),
         s.NOT_ALL_RANKS, LEFT_ALONE, s.NOT_KEPT, *s.ANYWHERE,
     ),
 )  # fmt: skip

@@ -6,6 +6,7 @@ lib/check/lab3/parallel_attention_wrong.py.
 
 import math
 import operator
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -139,6 +140,25 @@ def views(self, attention):
     for part, layer in zip(parts, (attention.q, attention.k, attention.v), strict=True):
         part.weight = nn.Parameter(self.own(layer.weight.detach()))
     return parts
+
+
+def views_of_whole_parameters(self, attention):
+    return [SimpleNamespace(weight=self.own(layer.weight), bias=self.own(layer.bias)) for layer in QKV(attention)]
+
+
+def shares_the_bias(self, out):
+    part = Heads.outward(self, out)
+    part.bias = out.bias
+    return part
+
+
+def made_anew(self, attention):
+    return [nn.Linear(layer.in_features, layer.out_features // self.N) for layer in QKV(attention)]
+
+
+def divides_by_the_world(self, attention):
+    if attention.k.out_features // self.head_dim % dist.get_world_size():
+        raise ValueError("not so many heads")
 
 
 def cuts_the_plain_one(self, out):
@@ -275,6 +295,14 @@ WRONG = {
     heads("ColumnsOnDimOne", inward=on_dim_one): "cut on the wrong dim",
     heads("OutOfTheNext", outward=of_rank(lambda self: self.rank + 1)): "another rank's heads",
     heads("RanksOfTheWorld", own=lambda self, t: t.chunk(self.N)[dist.get_rank() % self.N]): "another rank's heads",
+    heads("PartOfRankZero", own=lambda self, t: t.chunk(self.N)[0]): "another rank's heads",
+    heads("CutForTheWorld", inward=lambda self, attention: list(map(tp.ColumnParallelLinear, QKV(attention)))):
+        "the group is not passed on",
+    heads("MadeAnew", inward=made_anew): "a layer made anew",
+    heads("DividesByTheWorld", divides=divides_by_the_world): "whole heads refused",
+    heads("FTwice", multiplied=lambda self, x: self.columns(tp.copy_to_group(x, self.group), QKV(self), self.group)):
+        "another gradient",
+    heads("NothingReturned", left=lambda self, mixed: None): "nothing returned",
     heads("Unscaled", attend=lambda self, q, k, v: causal_attention(q * self.head_dim**0.5, k, v)): "another scale",
     heads("BiasInEveryPart", left=bias_in_every_part): "the bias N times",
     heads("WithoutF", multiplied=lambda self, x: [F.linear(x, l.weight, l.bias) for l in QKV(self)]): "f is missing",
@@ -287,6 +315,8 @@ WRONG = {
     heads("NotParameters", inward=no_parameters): "no parameters",
     heads("KeepsTheWhole", __init__=keeps(lambda attention: attention)): "the whole is kept",
     heads("HidesTheWhole", __init__=keeps(lambda attention: [attention])): "the whole is kept",
+    heads("ViewsOfParameters", inward=views_of_whole_parameters): "no parameters",
+    heads("SharesTheBias", outward=shares_the_bias): "views of the whole",
     heads("Views", inward=views): "views of the whole",
     heads("CutsThePlainOne", outward=cuts_the_plain_one): "the plain attention changed",
     heads("LibsColumns", multiplied=lambda self, x: tp.column_parallel(x, [*QKV(self)], self.group)):
@@ -299,4 +329,7 @@ WRONG = {
     NotWritten: "not written",
 }  # fmt: skip
 
-RIGHT = [Heads, OfLibsLayers, Fused, WithEinsum, as_an_answer(libs.ParallelAttention)]
+RIGHT = [
+    Heads, OfLibsLayers, Fused, WithEinsum, as_an_answer(libs.ParallelAttention),
+    heads("ByName", left=lambda self, mixed: self.rows(x=mixed, linear=self.out, group=self.group)),
+]  # fmt: skip

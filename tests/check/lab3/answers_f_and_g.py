@@ -215,6 +215,8 @@ def as_a_constant(x, group=None, all_reduce=collectives.all_reduce):
 WRONG = {
     "copy_to_group": {mapping(f"copy_{way.__name__}", same, way): hint for way, hint in WAYS.items()}
     | {
+        mapping("copy_gives_none", same, lambda dy, group, all_reduce: all_reduce(dy.clone(), group)):
+            "backward returns nothing",
         mapping("copy_in_place", same, in_place): "the gradient overwritten",
         mapping("copy_overwrites_x", overwrites_x, summed): "x overwritten",
         group_in_a_global: "state shared by two calls",
@@ -224,6 +226,7 @@ WRONG = {
     },
     "reduce_from_group": {mapping(f"reduce_{way.__name__}", way, itself): hint for way, hint in WAYS.items()}
     | {
+        mapping("reduce_gives_none", summed, lambda *_: None): "backward returns nothing",
         mapping("reduce_is_f", same, summed): "nothing summed",
         mapping("reduce_joins", lambda *a: torch.cat(gathered(*a), -1), itself): "gathered",
         mapping("reduce_stacks", lambda *a: torch.stack(gathered(*a)), itself): "gathered",
@@ -234,7 +237,7 @@ WRONG = {
         libs_reduce: "called lib's",
         not_written: "not written",
     },
-}
+}  # fmt: skip
 RIGHT = {
     "copy_to_group": [mapping("copy", same, summed), by_a_hook, with_ctx, as_an_answer(mappings.copy_to_group)],
     "reduce_from_group": [

@@ -101,6 +101,11 @@ def the_part_itself_where_the_other_sees_nothing(one, other):
     return other if torch.isinf(one.log_sum).all() else by_softmax(one, other)
 
 
+def the_first_part_where_a_query_sees_nothing(one, other):
+    unseen = torch.isinf(other.log_sum).any()
+    return Attended(one.out.clone(), one.log_sum.clone()) if unseen else by_softmax(one, other)
+
+
 def in_place(one, other):
     merged = by_softmax(one, other)
     one.out.copy_(merged.out)
@@ -135,6 +140,7 @@ WRONG = {
     in_float32: "another dtype",
     rounded_on_the_way: "float32 inside",
     nan_where_neither_sees: "nan where no key is seen",
+    the_first_part_where_a_query_sees_nothing: "queries decided together",
     divides_by_the_first: "exp of a score",
     exp_first: "exp of a score",
     one_largest_for_all_queries: "exp of a score",

@@ -224,6 +224,34 @@ class BlocksOwnSum(Ring):
         return super().part_of(q, block, safe, d_out, owner)
 
 
+class WithoutThePositions(Ring):
+    def part_of(self, q, block, whole, d_out, owner):
+        d_q, *d_kv = attend_backward(q, *block, whole, d_out)
+        return d_q, torch.stack(d_kv)
+
+
+class WithoutModulo(Ring):
+    def owner(self, step):
+        return self.rank + self.cp - step
+
+
+class OwnPartForgotten(Ring):
+    def backward(self, q, k, v, whole, d_out):
+        d_q, *d_kv = super().backward(q, k, v, whole, d_out)
+        return d_q, *(torch.stack(d_kv) - self.part_of(q, torch.stack([k, v]), whole, d_out, self.rank)[1])
+
+
+class PastHome(Ring):
+    def backward(self, q, k, v, whole, d_out):
+        d_q, *d_kv = super().backward(q, k, v, whole, d_out)
+        return d_q, *self.pass_on(torch.stack(d_kv), self.rank)
+
+
+class Averaged(Ring):
+    def backward(self, *args):
+        return tuple(x / self.cp for x in super().backward(*args))
+
+
 class OwnTravelsToo(Ring):
     def backward(self, q, k, v, whole, d_out):
         block, passing, d_q = torch.stack([k, v]), None, torch.zeros_like(q)
@@ -390,6 +418,11 @@ WRONG = {
     answer(MaskOfItsOwn): "whose keys these are",
     answer(OwnKeysAlone): "queries without some keys",
     answer(BlocksOwnSum): "gradients",
+    answer(WithoutThePositions): "backward without the positions",
+    answer(WithoutModulo): "ranks of the world, not of the group",
+    answer(OwnPartForgotten): "its own part forgotten",
+    answer(PastHome): "gradients of another block",
+    answer(Averaged): "gradients divided",
     answer(OnceMoreRound): "a hop more than is needed",
     answer(ToTheLeft): "not the neighbour",
     answer(AnotherForm): "another shape",

@@ -185,6 +185,12 @@ class OnTheClass(Ulysses):
         return Pair.apply(x, self.apart, lambda dy: OnTheClass.last.together(dy))
 
 
+class AsManyAsInTheWorld(Ulysses):
+    def __init__(self, *how):
+        super().__init__(*how)
+        self.N = dist.get_world_size()
+
+
 class InSingle(Ulysses):
     def send(self, rows, to, frm):
         return super().send(rows.float(), to, frm).double()
@@ -305,6 +311,7 @@ WRONG = {
     answer(EqualShards): "shards differ in length",
     answer(Forgotten): "the group is not passed on",
     answer(WorldsRank): "ranks of the world, not of the group",
+    answer(AsManyAsInTheWorld): "counts",
     answer(OnTheClass): "kept beside ctx",
     answer(InSingle): "rounded on the way",
     answer(BackInSingle): "rounded on the way",

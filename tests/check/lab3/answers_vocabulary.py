@@ -85,6 +85,11 @@ def into_float32(tokens, weight, group, leave):
     return leave(y, group)
 
 
+def a_mask_without_a_last_dim(tokens, weight, group, leave):
+    row, elsewhere = own(tokens, weight.shape[0], group)
+    return leave(F.embedding(row, weight).masked_fill(elsewhere, 0.0), group)
+
+
 def its_own_g(tokens, weight, group, leave):
     return tp.reduce_from_group(partial_vectors(tokens, weight, group), group)
 
@@ -194,6 +199,15 @@ def max_as_a_sum(logits, targets, group, all_reduce):
     return shifted_loss(logits, targets, group, all_reduce, lambda z: all_reduce(z.amax(-1), group)).mean()
 
 
+def max_as_a_sum_in_two_messages(logits, targets, group, all_reduce):
+    m = all_reduce(logits.detach().amax(-1), group)
+    row, elsewhere = own(targets, logits.shape[-1], group)
+    z = logits - m.unsqueeze(-1)
+    right = z.gather(-1, row.unsqueeze(-1)).squeeze(-1).masked_fill(elsewhere, 0.0)
+    total, right = tp.reduce_from_group(torch.stack([z.exp().sum(-1), right]), group, all_reduce)
+    return (total.log() - right).mean()
+
+
 def max_at_least_0(logits, targets, group, all_reduce):
     top = lambda z: all_reduce(z.amax(-1), group, op=MAX).clamp(min=0.0)
     return shifted_loss(logits, targets, group, all_reduce, top).mean()
@@ -233,6 +247,19 @@ class SendsBack(Loss):
         group, all_reduce = ctx.how
         all_reduce(grad.clone(), group)
         return Loss.backward(ctx, grad)
+
+
+class SumsBack(Loss):
+    @staticmethod
+    def backward(ctx, grad):
+        group, all_reduce = ctx.how
+        d_logits, *rest = Loss.backward(ctx, grad)
+        all_reduce(d_logits, group)
+        return d_logits, *rest
+
+
+def sums_the_gradient(logits, targets, group, all_reduce):
+    return SumsBack.apply(logits, targets, group, all_reduce)
 
 
 def reduces_in_backward(logits, targets, group, all_reduce):
@@ -317,6 +344,7 @@ WRONG = {
         another_rank_adds_1: "other vectors",
         none_of_its_rows: "not on every rank",
         into_float32: "another shape or dtype",
+        a_mask_without_a_last_dim: "another shape or dtype",
         its_own_g: "not what it was given",
         gathers_the_table: "not what it was given",
         tokens_in_place: "changed what it was given",
@@ -333,6 +361,7 @@ WRONG = {
         cross_entropy_of_its_own: "softmax over the rank's own words",
         without_the_max: "no largest taken off",
         max_as_a_sum: "the max taken as a sum",
+        max_as_a_sum_in_two_messages: "the max taken as a sum",
         max_at_least_0: "something else overflows",
         twice_the_first_token: "another loss",
         a_loss_per_token: "not one number",
@@ -344,6 +373,7 @@ WRONG = {
         gathers_by_all_reduce: "logits gathered",
         an_imported_all_reduce: "not what it was given",
         reduces_in_backward: "sends in backward",
+        sums_the_gradient: "sends in backward",
         shifts_in_place: "changed what it was given",
         ranks_of_the_world: "ranks of the world, not of the group",
         group_forgotten: "the group is not passed on",
