@@ -52,11 +52,14 @@ FSDP = Exercise(
         Hint("gradients are not reduced", s.kind("unreduced"),
              "when backward is through with a unit its gradients are all there, and leave: after_backward(place) "
              "calls reduce_gradients()."),
-        Hint("another result", s.kind("value", "raised"),
+        Hint("another result", s.kind("value", "root"),
              "the four methods are about self.units[place], and nothing else."),
         Hint("two at a time", s.kind("memory"),
              "the next unit is gathered before the last one was freed. after_forward and after_backward reshard, and "
              "only the unit that computes is gathered."),
+        Hint("gradients wait", s.kind("alive", way="backward"),
+             "what the unit behind has used is still there: its whole gradients, or a copy. after_backward(place) "
+             "sends the gradients of its own unit and frees it, before the backward of the next one begins."),
         Hint("a second copy", s.kind("alive"),
              "something is kept beside what is whole now: a copy of gathered parameters, or of whole gradients."),
         Hint("whole in the end", s.kind("left"), "reshard() it: after forward, and again after backward."),

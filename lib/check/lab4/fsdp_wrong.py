@@ -11,6 +11,9 @@ UNSHARD = """self.allocate()
         self.attach()"""
 
 
+NEW_SHARDS = "the optimizer has changed the shards since the last unshard. Gather every time."
+
+
 def _gather(hint, new, text=""):
     """`new` for the gather of one flat."""
     return Mistake(hint, edit("gather_parameters(flat, self.all_gather)", new), text)
@@ -37,8 +40,9 @@ UNIT = (
         "gathered once",
         "if not hasattr(flat, 'first'): flat.first = self.all_gather(flat.shard.detach(), flat.group)\n"
         "            flat.whole.copy_(flat.first)",
-        "the optimizer has changed the shards since the last unshard. Gather every time.",
+        NEW_SHARDS,
     ),
+    Mistake("gathered once", edit(UNSHARD, f"if self.is_unsharded: return\n        {UNSHARD}"), NEW_SHARDS),
     _gather("another part gathered", "flat.whole.copy_(flat.shard.detach().repeat(flat.world_size))"),
     _gather("rounded on the way", "flat.whole.copy_(self.all_gather(flat.shard.detach().float(), flat.group))"),
     Mistake("the flag", edit("        self.is_unsharded = True\n", "")),
@@ -66,12 +70,14 @@ UNIT = (
         "at = flat.padded // flat.world_size\n"
         f"            flat.shard = flat.whole[:at].detach().requires_grad_(flat.trained)\n            {FREE}",
     )),
+    Mistake("frozen flats too", edit("for flat in self.trained:", "for flat in self.flats:")),
     Mistake("frozen flats too", edit("for flat in self.trained:", "for flat in self.flats:").then(
         "reduce_gradients(flat, self.reduce_scatter)",
         f"piece = {PIECE}\n            if flat.trained: flat.add_gradient(piece)",
     )),
     _reduce("frozen flats too", f"piece = {PIECE}\n            self.all_gather(piece, flat.group)\n"
             "            flat.add_gradient(piece)"),
+    _gather("not what it was given", "collectives.all_gather(flat.shard, flat.group, out=flat.whole)"),
     _gather("not what it was given", "self.all_gather(flat.shard, flat.group)\n"
             "            collectives.all_gather(flat.shard, flat.group, out=flat.whole)"),
 )  # fmt: skip
@@ -105,6 +111,11 @@ FSDP = (
              (AFTER_BACKWARD, REDUCE)),
     _instead("gradients are not reduced", (AFTER_BACKWARD, FREE_IT)),
     _instead("gradients are not reduced", (BEFORE_BACKWARD, GATHER, REDUCE), (AFTER_BACKWARD, FREE_IT)),
+    _instead("another result", (AFTER_BACKWARD, "self.average_gradients()", FREE_IT)),
+    _instead("gradients wait", (AFTER_BACKWARD, FREE_IT,
+                                "for unit in self.units if place == 0 else (): unit.reduce_gradients()")),
+    _instead("an error in one case", (AFTER_BACKWARD, "unit.reduce_gradients()", FREE_IT)),
+    _instead("reduced twice", (AFTER_FORWARD, REDUCE, FREE_IT)),
     _instead("another result", (AFTER_BACKWARD, REDUCE,
                                 "for flat in self.units[place].trained: flat.shard.grad *= 2", FREE_IT)),
     _instead("two at a time", (AFTER_FORWARD, "pass")),

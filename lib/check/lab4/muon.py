@@ -91,15 +91,19 @@ def _one(fn, case, groups):
     matrices = [nn.Parameter(draw(i, *shape, top=2)) for i, shape in enumerate(SHAPES)]
     ways = {"reduce": given.reduce, "broadcast": given.broadcast}
     answer = called(case, fn, matrices, LR, MOMENTUM, DECAY, owner, group, **ways)
-    record = {"value": None, "kept": None, "calls of": []}
+    plain, updates = answer.update, []
+    answer.update = lambda *args, **named: (updates.append(len(given.calls)), plain(*args, **named))[1]
+    record = {"value": None, "kept": None, "calls of": [], "updates": []}
     for step, right in enumerate(_right(case)):
         before = [p.detach().clone() for p in matrices]
         for i, p in enumerate(matrices):
             p.grad = _gradient(case, rank, step, i)
         given.when, begun = f"step {step + 1}", len(given.calls)
+        updates.clear()
         called(case, answer.step)
         given.end()
         record["calls of"].append([call[:3] for call in given.calls[begun:]])
+        record["updates"].append([at - begun for at in updates])
         where = f"{case.name}, step {step + 1}: {case.rank(rank)}"
         record["value"] = _wrong(where, matrices, before, right, owner, rank, step)
         record["kept"] = record["kept"] or _left(where, answer, matrices, owner, rank)
@@ -119,6 +123,8 @@ def _wrong(where, matrices, before, right, owner, rank, step):
         if problem := compared(f"{where}, matrix {i}, of rank {owner[i]}", matrices[i].detach(), right[i]):
             still = torch.equal(matrices[i], before[i])
             problem.facts |= {"own": owner[i] == rank, "still": still, "step": step}
+            decayed = before[i] * (1 - LR * DECAY)
+            problem.facts["zeros"] = torch.allclose(matrices[i].detach(), decayed, rtol=1e-12)
             return problem
     return None
 
@@ -134,7 +140,7 @@ def _left(where, answer, matrices, owner, rank):
 
 
 def _order(case, rank, record):
-    """A judge: each reduce once, then each broadcast once."""
+    """A judge: each reduce once, then the updates, then each broadcast once."""
     for step, calls in enumerate(record["calls of"] if case.world_size > 1 else []):
         want = {
             op: sorted(
@@ -152,6 +158,10 @@ def _order(case, rank, record):
                 return Problem("calls", text, {"op": op, "got": len(got[op]), "want": len(want[op])}, [op, got[op]])
         if ops != sorted(ops, reverse=True):
             text = f"{where} called {', '.join(ops)}: an owner cannot begin before the one before it has ended"
+            return Problem("in turn", text)
+        n = len(SHAPES)
+        if between := [at for at in record["updates"][step] if at != n]:
+            text = f"{where} called update() after {between[0]} calls, expected it after {n}: all reduces, no broadcast"
             return Problem("in turn", text)
     return None
 
@@ -178,17 +188,26 @@ MUON = Exercise(
         s.NO_GROUP.saying("hand self.group on: self.reduce(gradient, owner, self.group), and the same to broadcast."),
         Hint("a matrix without gradient", s.either(s.refused("None"), s.raised("AttributeError", "TypeError")),
              "a matrix that this rank did not use has .grad None. It still takes part in the reduce, with zeros."),
-        Hint("a leaf changed in place", s.raised("RuntimeError"),
+        Hint("another matrix's gradient", s.either(s.refused("shape"), s.raised("IndexError")),
+             "a gradient, or the zeros in its place, is of its matrix's shape: torch.zeros_like(matrix). Lists that go "
+             "side by side have an entry for every matrix, in the same order."),
+        Hint("a leaf changed in place", s.both(s.raised("RuntimeError"), s.refused("in place")),
              "matrices want a gradient: change them under torch.no_grad(), or give matrix.detach() to broadcast."),
         s.NARROW, s.WRONG_DTYPE,
         Hint("not every rank", s.kind("clash"),
              "all ranks of the group call every reduce and every broadcast, in one order and with the matrix's owner "
              "as the rank: also those that own nothing, and those that have no gradient."),
+        Hint("one gradient for two matrices", s.in_case(CASES, lambda case: case.what, "value"),
+             "a reduce leaves the sum in the tensor that it is given. Every matrix without gradient needs zeros "
+             "of its own: a second matrix would find the first one's sum in them."),
+        Hint("gradients of zeros", s.kind("value", own=True, zeros=True, step=0),
+             "the owner has updated its matrix with zeros: read matrix.grad before it becomes None."),
         Hint("no reduce", s.kind("value", own=True, still=False, step=0),
              "the owner needs the sum of all ranks' gradients before it updates: one Newton-Schulz, of the whole sum. "
              "The mean of the ranks' own updates is something else."),
         Hint("the owner does nothing", s.kind("value", own=True, still=True, step=0),
-             "a rank calls self.update(matrix, gradient) for each matrix that it owns."),
+             "a rank calls self.update(matrix, gradient) for each matrix that it owns by self.owner, also for one that "
+             "it did not use itself."),
         Hint("not brought back", s.kind("value", own=False, still=True),
              "the owner has new weights, and nobody else knows: broadcast each matrix from its owner, into the matrix "
              "itself."),
@@ -196,10 +215,10 @@ MUON = Exercise(
              "right in the first step. What does the second one still see of it?"),
         Hint("broadcast too early", s.kind("value", own=False),
              "first the owners update, then broadcast: what was sent is not what the owner ends with."),
-        s.NOT_GIVEN,
+        Hint(s.NOT_GIVEN.name, s.either(s.NOT_GIVEN.fits, s.refused("outside the group")), s.NOT_GIVEN.text),
         Hint("one after another", s.kind("in turn"),
-             "a broadcast waits for its owner's Newton-Schulz, and every later owner waits for the broadcast. First "
-             "all reduces, then every owner works on its own at the same time, then all broadcasts."),
+             "a reduce or a broadcast waits for a rank that is still in its Newton-Schulz, and so do the owners behind "
+             "it. First all reduces, then every owner updates its own at the same time, then all broadcasts."),
         Hint("not once each", s.kind("calls"),
              "one reduce to the owner and one broadcast from it for each matrix, of its mn elements."),
         Hint("momentum everywhere", s.kind("momentum"),

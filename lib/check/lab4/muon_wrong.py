@@ -55,6 +55,18 @@ MUON = (
         OWN, f"if owner == rank:\n                self.update(matrix, gradient)\n            {BACK}")
         .then(f"        for matrix, owner in zip(self.matrices, self.owner, strict=True):\n            {BACK}\n", "")
         .then(EACH, "pass\n")),
+    Mistake("one after another", edit(
+        OWN, "if owner == rank:\n                self.update(matrix, gradient)").then(EACH, "pass\n")),
+    Mistake("one after another", edit(EACH, "pass\n").then(
+        BACK, f"[self.update(m, g) for m, g in mine if m is matrix]\n            {BACK}")),
+    Mistake("another matrix's gradient", edit(EACH, EACH.replace(
+        "matrix, gradient in mine", "(matrix, _), (_, gradient) in zip(mine, mine[::-1])"))),
+    Mistake("one gradient for two matrices", edit(
+        "torch.zeros_like(matrix) if", "zeros.setdefault(matrix.shape, torch.zeros_like(matrix)) if").then(
+        "rank, mine = ", "zeros = {}\n        rank, mine = ")),
+    Mistake("gradients of zeros", edit(
+        "gradient = torch.zeros_like", "matrix.grad = None\n            gradient = torch.zeros_like")),
+    Mistake("not what it was given", edit(REDUCE, "dist.reduce(gradient, owner, group=self.group)\n")),
     Mistake("momentum everywhere", edit(OWN, "mine.append((matrix, gradient))")),
     Mistake("owners of the world", edit("dist.get_rank(self.group)", "dist.get_rank()"),
             "owners are ranks of the group: dist.get_rank(self.group)."),

@@ -150,13 +150,27 @@ def _walk(fsdp, watch, recorder):
     fsdp.fetch(1)
     if begun() != flats or gathered(1) != flats:
         return "again", f"fetch(1), unit 1 being whole, gathered its {flats} flats once more"
-    fsdp.take(2)
-    if not (gathered(2) and watch.is_waited_for(2) and fsdp.units[2].is_unsharded):
-        return "not coming", "after take(2), unit 2 not being on its way, it was not whole"
+    for place in (2, 0):
+        fsdp.take(place)
+        if not (gathered(place) and watch.is_waited_for(place) and fsdp.units[place].is_unsharded):
+            fsdp.units[place].reshard()
+            fsdp.fetch(place)
+            if not watch.works.get(place):
+                return "no such unit", f"fetch({place}) began nothing: units are 0 to {len(fsdp.units) - 1}"
+            return "not coming", f"after take({place}), unit {place} not being on its way, it was not whole"
+        if not watch.works.get(place):
+            return "by itself", f"take({place}) gathered unit {place} outside the communication thread"
     fsdp.units[1].reshard()
     fsdp.take(1)
     if gathered(1) == flats:
         return "coming stays", "unit 1 was taken and freed; the next take(1) did not gather it"
+    for way, then in (("before_forward", 2), ("before_backward", 0)):
+        for unit in fsdp.units:
+            unit.reshard()
+        getattr(fsdp, way)(1)
+        if [*watch.works] == [then, 1]:
+            return "order", f"{way}(1) began to gather unit {then} before unit 1, which then waits for it"
+        fsdp.settle()
     return None
 
 
@@ -193,6 +207,12 @@ EXERCISE = Exercise(
         Hint("only what was coming", s.either(s.kind("not coming"), s.raised("KeyError")),
              "nobody may have fetched the unit before: take begins with fetch(place), which does nothing if it is "
              "coming."),
+        Hint("not by fetch", s.kind("by itself"),
+             "while anything is under way the group belongs to the communication thread. All gathers begin in fetch, "
+             "with zero.start_unshard."),
+        Hint("the next one first", s.kind("order"),
+             "gathers go over the wire in the order in which they begin, and this unit is needed now: take it first, "
+             "then fetch the next."),
         Hint("coming is not emptied", s.kind("coming stays"),
              "take the works out of self.coming (pop): what is left there counts as on its way for ever."),
         Hint("not taken", s.kind("not whole"),

@@ -12,6 +12,15 @@ MISTAKES = tuple(
     for hint, old, new in (
         ("no end", IS_ONE, "place >= 0"),
         ("no end", IS_ONE, "place < len(self.units)"),
+        ("no end", IS_ONE, "0 < place < len(self.units)"),
+        ("no end", IS_ONE, "0 <= place < len(self.units) - 1"),
+        (
+            "not by fetch",
+            "        self.fetch(place)\n",
+            "        place in self.coming or self.units[place].unshard()\n",
+        ),
+        ("the next one first", f"self.take(place)\n        {UP}", f"{UP}\n        self.take(place)"),
+        ("the next one first", f"self.take(place)\n        {DOWN}", f"{DOWN}\n        self.take(place)"),
         ("nothing is fetched", BEGIN, "pass"),
         ("not in the background", BEGIN, f"{BEGIN}\n            for work in self.coming[place]: work.wait()"),
         ("not in the background", BEGIN, "self.units[place].unshard()"),

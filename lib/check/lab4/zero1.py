@@ -13,8 +13,10 @@ from lib.check.cases import groups_and_control, in_step, seen
 from lib.check.claims import claim
 from lib.check.comm import MAY_CALL, Recorder
 from lib.check.exercise import Exercise, Hint, Problem
+from lib.check.lab4.zero_chain import EACH, SLACK
 from lib.check.lab4.zero_models import SEVERAL, STEPS, Setup
 from lib.check.lab4.zero_runs import MOMENTS, Run, built_in, by, first, in_case, is_libs, numbers, value
+from lib.check.overlap import Alive
 from lib.check.traffic import only_calls
 from lib.zero import zero1
 from lib.zero.flat import padded_size
@@ -30,6 +32,7 @@ SETUPS = {
     )
 }  # fmt: skip
 CASES = tuple(SETUPS)
+COUNTED = CASES[2]  # its memory, with AdamW on 4 ranks
 AVERAGE, STEP = "average_gradients()", "step()"
 
 
@@ -53,10 +56,15 @@ def _one(fn, case, places):
     if is_libs(fn, NAME):
         return {"ok": False, "value": built_in(NAME)}
     given = Given(control, [case.members], raises=False)
-    runs = [Run(case, setup if i == 0 else Setup("SGD", 72), fn, group, given) for i in range(setup.models)]
+    alive = Alive() if case == COUNTED else None
+    ready = alive.begin if alive else lambda: None
+    setups = [setup, Setup("SGD", 72)][: setup.models]
+    runs = [Run(case, one, fn, group, given, ready=ready) for one in setups]
     if is_libs(type(runs[0].answer), NAME):
         return {"ok": False, "value": built_in(NAME)}
     for step in range(STEPS):
+        if not given.agreed(all(run.value is None for run in runs)):
+            break
         for run in runs:
             run.part(step, AVERAGE, partial(run.backward, step))
         for run in runs:
@@ -64,8 +72,6 @@ def _one(fn, case, places):
             run.averaged(step)
         for run in runs:
             _update(run, step)
-        if not given.agreed(all(run.value is None for run in runs)):
-            break
     made, calls = runs[0].made, given.calls if case.world_size > 1 else []  # one rank alone may send to itself
     return given.record() | {
         "ok": all(run.value is None for run in runs),
@@ -73,6 +79,7 @@ def _one(fn, case, places):
         "mean": next((run.mean for run in runs if run.mean), None),
         "given": sum(shard.numel() for shard in made.shards),
         "state": made.state,
+        "bytes": alive.look(*runs[0].model.parameters()) if alive else 0,
         "optimizer": getattr(runs[0].answer, "optimizer", None) is made.optimizer,
         "calls": calls,
     }
@@ -88,8 +95,11 @@ def _update(run, step):
         moved=not all(map(torch.equal, shards, after)),
         gathers=len(given.gathered),
         gathers_new=any(torch.equal(gathered, shard) for gathered in given.gathered for shard in after),
+        gathers_other=any(gathered.numel() != sum(map(torch.numel, after)) for gathered in given.gathered),
         reduces="reduce_scatter" in [call.op for call in given.calls],
+        late="reduce_scatter" in [call.op for call in given.calls if call.phase.endswith(STEP)],
     )
+    given.gathered = ()
 
 
 def _state(runs):
@@ -110,6 +120,11 @@ def _state(runs):
             if not record["optimizer"]:
                 text = f"{where}: self.optimizer is not what make_optimizer has returned; later cells ask for it"
                 return Problem("attribute", text, facts)
+            allowed = EACH * (MOMENTS[name] + 3) * want  # the shard, its gradient, what was sent last may be copies
+            if record["bytes"] > allowed + SLACK:
+                text = f"{where}: after the last step {record['bytes']} bytes are kept beside the parameters, "
+                text += f"expected {allowed} at most"
+                return Problem("memory", text, facts)
     return None
 
 
@@ -140,7 +155,7 @@ EXERCISE = Exercise(
         *MAY_CALL, "zero1.all_gather", "flat.__init__", "zero1.reduce_gradients", "zero1.gather_parameters",
     ),
     leaves_out={
-        "memory": "weights and gradients are whole on every rank; what the optimizer keeps is counted",
+        "memory": "weights and gradients are whole on every rank; what stays after a step is counted",
         "returned": "nothing is returned: the model and the shard hold the result",
     },
     claims=(
@@ -161,7 +176,8 @@ EXERCISE = Exercise(
         Hint("not on every rank", lambda p: p.kind == "clash" and bool(p.fact("over") or len({*p.facts["ops"]}) > 1),
             "every rank of the group calls reduce_scatter once in average_gradients(), and all_gather once in step(), "
             "also one that has no gradients."),
-        s.NARROW, s.WRONG_DTYPE,
+        s.NARROW,
+        Hint(s.WRONG_DTYPE.name, s.either(s.WRONG_DTYPE.fits, s.refused("dtype")), s.WRONG_DTYPE.text),
         Hint("ranks of the world, not of the group",
              s.either(s.both(numbers, in_case(CASES, lambda case: case.members == (1, 3))), by(lambda N: N / WORLD)),
              "ranks are counted within the group: dist.get_rank(group), dist.get_world_size(group), also where you "
@@ -180,25 +196,44 @@ EXERCISE = Exercise(
         Hint("kept for all of the class", s.both(numbers, in_case(CASES, lambda case: SETUPS[case].models > 1)),
             "two models are trained side by side, each by a Zero1 of its own, and one's state went to the other. Keep "
             "everything on self: nothing on the class, in a global or in a default argument."),
+        Hint("not the one it was given",
+            s.either(s.kind("another way"), s.both(s.kind("calls"), lambda p: not p.facts["got"])),
+            "whoever calls your class chooses what sends: call self.reduce_scatter and self.all_gather."),
+        Hint("more than one message", s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > len(p.facts["want"])),
+            "one line for all parameters: one reduce_scatter, one all_gather, however many parameters there are."),
+        Hint("other elements", s.either(s.kind("calls"), value(lambda f: f["gathers_other"])),
+            "reduce_scatter takes the padded line, all_gather this rank's shard, padded/N."),
+        Hint("gradients sent in step()", value(lambda f: f["late"]),
+            "average_gradients() sums them and drops them, once; clipping comes between. step() updates and gathers."),
+        Hint("numbers lost", s.kind("lost"),
+            "the model is to compute what it did: copy every parameter into its place in the line, and only then make "
+            "it a view of that place."),
+        Hint("a frozen parameter", value(lambda f: f["frozen"]),
+            "parameters without requires_grad are left alone. They are not in the line: weight decay would move them."),
         Hint("no gradient in the shard", value(lambda f: f["still"] and not f["has_gradients"]),
             "the optimizer steps on what it was given, the shard. Put the mean gradient in `self.shard.grad`."),
-        Hint("the optimizer does not step", value(lambda f: f["still"] and not f["moved"]),
+        Hint("gradients of zeros", value(lambda f: f["zeros"]),
+            "the mean in the shard is zeros: read the parameters' .grad into the line before they become None."),
+        Hint("the optimizer does not step", value(lambda f: not f["state"]),
             "step() calls self.optimizer.step() first, then gathers what it has changed."),
         Hint("the model does not see it", value(lambda f: (f["still"] or f["partly"]) and f["gathers_new"]),
             "the new numbers were gathered, but the model's parameters are elsewhere. Make every parameter a view of "
             "the line, p.data = piece.view(p.shape), and copy what is gathered into that same line."),
-        Hint("the optimizer's shard is a copy", value(lambda f: f["moved"] and f["gathers"] and f["still"]),
+        Hint("the optimizer's shard is a copy",
+            value(lambda f: f["moved"] and f["gathers"] and (f["still"] or not (f["partly"] or f["gathers_new"]))),
             "the optimizer has changed one tensor, and another one was gathered. The shard must share memory with the "
             "line (chunk and detach do, clone does not), or be what you gather."),
         Hint("gathered before the step", value(lambda f: f["step"] == 0 and f["partly"] and f["gathers"]),
             "this rank's part is new, the others' are of before: first self.optimizer.step(), then all_gather."),
         Hint("not gathered", value(lambda f: f["step"] == 0 and not f["gathers"] and f["partly"]),
             "each rank has updated its shard, and nobody else knows: step() ends with an all_gather of the shards."),
-        Hint("the ranks' gradients are not summed", value(lambda f: not f["reduces"]),
-            "each rank has updated its shard by its own gradient. Reduce-scatter the line in average_gradients()."),
+        Hint("the ranks' gradients are not summed", value(lambda f: not f["reduces"] or f["one_rank"]),
+            "each rank has updated its shard by its own gradient. Reduce-scatter the line in average_gradients(), and "
+            "keep what that returns."),
         Hint("averaged twice", by(lambda N: 1 / N),
             "the sum is divided by N once: in the line, or after reduce_scatter, not in both."),
-        Hint("not averaged", by(lambda N: N), "reduce_scatter sums. Divide the line by the number of ranks."),
+        Hint("not averaged", value(lambda f: f["factor"] is not None),
+            "reduce_scatter sums. Divide the line by the number of ranks."),
         Hint("a new optimizer in each step", value(lambda f: f["made"] > 1),
             "an optimizer that is made anew has forgotten its moments. Call make_optimizer once, in __init__."),
         Hint("only the last micro-batch", s.both(numbers, in_case(CASES, _several)),
@@ -215,6 +250,9 @@ EXERCISE = Exercise(
         Hint("a shard of another size", s.kind("kept"),
             "pad the whole line once, to the next multiple of N, and cut it into N equal parts, wherever parameters "
             "begin and end."),
+        Hint("a whole line is kept", s.kind("memory"),
+            "as long as all parameters is one line, of which they are views. The line of gradients and what is "
+            "gathered are made anew in each step, and let go."),
         Hint("another name for the optimizer", s.kind("attribute"),
             "later cells call sharded.optimizer.zero_grad(): keep what make_optimizer returns as self.optimizer."),
         Hint("gradients not dropped", s.kind("left"),
@@ -222,13 +260,6 @@ EXERCISE = Exercise(
         Hint("no mean in the shard", s.kind("no mean"),
             "clipping and logging read it there: after average_gradients() the mean is in the shard's .grad, not the "
             "sum."),
-        Hint("not the one it was given",
-            s.either(s.kind("another way"), s.both(s.kind("calls"), lambda p: not p.facts["got"])),
-            "whoever calls your class chooses what sends: call self.reduce_scatter and self.all_gather."),
-        Hint("more than one message", s.both(s.kind("calls"), lambda p: len(p.facts["got"]) > len(p.facts["want"])),
-            "one line for all parameters: one reduce_scatter, one all_gather, however many parameters there are."),
-        Hint("other elements", s.kind("calls"),
-            "reduce_scatter takes the padded line, all_gather this rank's shard, padded/N."),
         *s.ANYWHERE,
     ),
 )  # fmt: skip

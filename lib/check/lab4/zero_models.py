@@ -130,7 +130,8 @@ def wrong_parameter(where, setup, step, before, after, expected):
     """A Problem unless `after`, {name: parameter} behind a step, is `expected.after`, to rounding.
 
     facts: step, world_size; still (nothing has changed in this step), partly (every number is either right or has not
-    changed), narrowed (the right numbers, rounded), factor (the gradient is factor x the right one, or None).
+    changed), narrowed (the right numbers, rounded), factor (the gradient is factor x the right one, or None), one_rank
+    (it is of one rank alone), frozen.
     """
     names = [name for name in expected.after if not _same(after[name], expected.after[name])]
     if not names:
@@ -138,7 +139,7 @@ def wrong_parameter(where, setup, step, before, after, expected):
     name = names[0]
     out, want, old = after[name], expected.after[name], before[name]
     facts = {"step": step, "world_size": len(expected.parts), "factor": None, "narrowed": False}
-    facts |= {"still": False, "partly": False}
+    facts |= {"still": False, "partly": False, "one_rank": False, "frozen": name not in expected.parts[0]}
     if out.shape != want.shape or out.dtype != want.dtype:
         text = f"{where}: {name} is {form_of(out)}, expected {form_of(want)}"
         return Problem("form", text, facts | {"dtype": out.shape == want.shape})
@@ -174,6 +175,7 @@ def _made_of(gradient, parts, facts):
     found = shares(gradient, parts)
     if found is None:
         return "It is no sum of the ranks' gradients."
+    facts["one_rank"] = len(found) == 1 < sum(bool(part.any()) for part in parts)
     return (
         f"It is {', '.join(f'{fraction(c)} of rank {r}' for r, c in found.items())}'s; expected 1/{N} of each rank's."
     )

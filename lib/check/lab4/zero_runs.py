@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from lib import backend, collectives
 from lib.check import symptoms as s
-from lib.check.cases import called
+from lib.check.cases import called, form_of
 from lib.check.claims import each
 from lib.check.exercise import Problem
 from lib.check.lab4.zero_models import make_optimizer, one_process, squares_of_mean, values, wrong_parameter
@@ -62,9 +62,16 @@ class Run:
         self.value = self.mean = self.before = None
         self.early = False  # was a call under way when average_gradients() had returned?
         making = replace(case, what=f"{case.what}, __init__")
+        given = values(self.model)
         ready()
         ways = {"reduce_scatter": recorder.reduce_scatter, "all_gather": recorder.all_gather}
         self.answer = called(making, fn, self.model.parameters(), self.made, group, **ways, **named)
+        for name, got in values(self.model).items():
+            if got.dtype != case.dtype:
+                text = f"{making.name}: {name} is {form_of(got)}, expected {form_of(given[name])}"
+                self.value = Problem("form", text, {"case": case, "dtype": True})
+            elif not torch.equal(got, given[name]):
+                self.value = Problem("lost", f"{making.name}: {name} has other numbers than before", {"case": case})
 
     def part(self, step, name, call):
         """Run a part of a step; then what the answer has left in the background, here and elsewhere."""
@@ -89,6 +96,7 @@ class Run:
         want = squares_of_mean(self.expected[step].parts)
         self.before = values(self.model)
         self.facts = {"case": self.case, "has_gradients": self.made.has_gradients, "left": [*left]}
+        self.facts |= {"zeros": self.made.has_gradients and got == 0}
         if self.mean:
             return
         if left:
@@ -107,7 +115,7 @@ class Run:
         )
         if self.value:
             narrow = any(call.dtype.itemsize < self.case.dtype.itemsize for call in self.recorder.calls)
-            self.value.facts |= self.facts | facts | {"made": self.made.count, "step": step}
+            self.value.facts |= self.facts | facts | {"made": self.made.count, "step": step, "state": self.made.state}
             self.value.facts["narrowed"] = narrow or self.value.fact("narrowed")
         self.made.optimizer.zero_grad()
         self.before = None

@@ -203,6 +203,35 @@ class KeepsItsLine(OneLine):
         return self.kept
 
 
+class FrozenToo(OneLine):
+    def __init__(self, parameters, *args, **named):
+        parameters = list(parameters)
+        frozen = [p.requires_grad_() for p in parameters if not p.requires_grad]
+        super().__init__(parameters, *args, **named)
+        for p in frozen:
+            p.requires_grad_(False)
+
+
+class ReadsWhatItHasDropped(OneLine):
+    def line(self):
+        for p in self.parameters:
+            p.grad = None
+        return super().line()
+
+
+class KeepsItsOwnPart(OneLine):
+    def mean(self):
+        line = self.line() / self.N
+        self.reduce_scatter(line, self.group)
+        return line.chunk(self.N)[self.rank].clone()
+
+
+class KeepsTheLineOfGradients(OneLine):
+    def line(self):
+        self.kept = super().line()
+        return self.kept
+
+
 class PlacesDrift(OneLine):
     """What has no gradient takes no place."""
 
@@ -302,6 +331,18 @@ WRONG = {
     but("GathersInFloat32", gathered=lambda z: z.all_gather(z.shard.detach().float(), z.group)): "rounded on the way",
     InTwoMessages: "more than one message",
     GathersTheWholeLine: "other elements",
+    but("LineOfFloat32", line=lambda z: OneLine.line(z).float()): "a buffer of another dtype",
+    but("ViewsOfFloat32", attach=lambda z, p, piece: setattr(p, "data", piece.float())): "a buffer of another dtype",
+    but("GathersItsLine", gathered=lambda z: z.all_gather(z.whole, z.group)[: len(z.whole)]): "other elements",
+    but("AveragesAgain", update=lambda z: (z.average_gradients(), z.optimizer.step())): "gradients sent in step()",
+    but("ViewsOfZeros", attach=lambda z, p, piece: setattr(p, "data", piece.zero_())): "numbers lost",
+    but("StepsByHand", update=lambda z: z.shard.data.sub_(z.shard.grad)): "the optimizer does not step",
+    but("GathersGradients", gathered=lambda z: z.all_gather(z.shard.grad, z.group)): "the optimizer's shard is a copy",
+    but("MeanOfTheOthers", mean=lambda z: z.reduce_scatter(z.line() / max(1, z.N - 1), z.group)): "not averaged",
+    FrozenToo: "a frozen parameter",
+    ReadsWhatItHasDropped: "gradients of zeros",
+    KeepsItsOwnPart: "the ranks' gradients are not summed",
+    KeepsTheLineOfGradients: "a whole line is kept",
     NotWritten: "not written",
 }
 
