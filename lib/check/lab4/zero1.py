@@ -87,6 +87,7 @@ def _one(fn, case, places):
 
 def _update(run, step):
     shards, given = [shard.detach().clone() for shard in run.made.shards], run.recorder
+    gradients = [shard.grad.clone() for shard in run.made.shards if shard.grad is not None]
     given.gathered = ()
     run.part(step, STEP, run.answer.step)
     after = [shard.detach() for shard in run.made.shards]
@@ -95,6 +96,7 @@ def _update(run, step):
         moved=not all(map(torch.equal, shards, after)),
         gathers=len(given.gathered),
         gathers_new=any(torch.equal(gathered, shard) for gathered in given.gathered for shard in after),
+        gathers_gradient=any(torch.equal(gathered, grad) for gathered in given.gathered for grad in gradients),
         gathers_other=any(gathered.numel() != sum(map(torch.numel, after)) for gathered in given.gathered),
         reduces="reduce_scatter" in [call.op for call in given.calls],
         late="reduce_scatter" in [call.op for call in given.calls if call.phase.endswith(STEP)],
@@ -216,6 +218,8 @@ EXERCISE = Exercise(
             "the mean in the shard is zeros: read the parameters' .grad into the line before they become None."),
         Hint("the optimizer does not step", value(lambda f: not f["state"]),
             "step() calls self.optimizer.step() first, then gathers what it has changed."),
+        Hint("the gradient gathered", value(lambda f: f["gathers_gradient"]),
+            "what the other ranks lack is this rank's new numbers: all_gather(self.shard, group), not its gradient."),
         Hint("the model does not see it", value(lambda f: (f["still"] or f["partly"]) and f["gathers_new"]),
             "the new numbers were gathered, but the model's parameters are elsewhere. Make every parameter a view of "
             "the line, p.data = piece.view(p.shape), and copy what is gathered into that same line."),

@@ -337,7 +337,7 @@ WRONG = {
     but("AveragesAgain", update=lambda z: (z.average_gradients(), z.optimizer.step())): "gradients sent in step()",
     but("ViewsOfZeros", attach=lambda z, p, piece: setattr(p, "data", piece.zero_())): "numbers lost",
     but("StepsByHand", update=lambda z: z.shard.data.sub_(z.shard.grad)): "the optimizer does not step",
-    but("GathersGradients", gathered=lambda z: z.all_gather(z.shard.grad, z.group)): "the optimizer's shard is a copy",
+    but("GathersGradients", gathered=lambda z: z.all_gather(z.shard.grad, z.group)): "the gradient gathered",
     but("MeanOfTheOthers", mean=lambda z: z.reduce_scatter(z.line() / max(1, z.N - 1), z.group)): "not averaged",
     FrozenToo: "a frozen parameter",
     ReadsWhatItHasDropped: "gradients of zeros",
