@@ -16,6 +16,7 @@ USUAL_CAUSES = {
     "SIGKILL": " (out of memory, or killed by hand)",
 }
 WELL_OVER = 1.3  # times the timeout: from here on it is said that more has passed by the clock
+GRADED = "LAB_REPORT" in os.environ and "LAB_OURS" not in os.environ  # a student's notebook runs, to be graded
 
 
 class Stopped(KeyboardInterrupt):
@@ -153,7 +154,7 @@ def _hang(failure, mismatch):
     else:
         why = "the ranks wait, and none can go on"
     seconds = f"{failure.seconds:g} s"
-    if failure.kind == "timeout" and failure.elapsed > WELL_OVER * failure.seconds:
+    if failure.kind == "timeout" and failure.elapsed > WELL_OVER * failure.seconds and not GRADED:  # the same each time
         seconds += f" ({failure.elapsed:.0f} s by the clock, on a busy machine)"
     heads = {
         "deadlock": f"deadlock: {why}",

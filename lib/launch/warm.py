@@ -22,6 +22,7 @@ from lib.backend import Choice
 from lib.launch import leftovers
 from lib.launch import server as servers
 from lib.launch.agent import signal_to
+from lib.launch.errors import GRADED  # then each exercise has ranks of its own, and nothing is made ahead
 from lib.launch.ranks import Ranks, kind_of, leaving
 from lib.launch.ranks import sets as _sets
 from lib.launch.server import Server
@@ -33,8 +34,6 @@ QUIET = 2.0  # seconds without a run before the second server is made: a program
 COME = 120.0  # seconds that a set made ahead of a run may take to join
 PER_RANK = 100 << 20  # bytes that a rank takes, until one has been measured
 SHARE = 0.5  # of the memory that is free, a new set may take at most so much
-# Each exercise has ranks of its own, and nothing is made ahead; but not where the answers are known to be ours.
-GRADED = "LAB_REPORT" in os.environ and "LAB_OURS" not in os.environ
 UNATTENDED = os.environ.get("LAB_STATIC") == "1"  # a notebook is run from top to bottom, to be stored or compared
 
 one_at_a_time = threading.RLock()  # a run, or a change to the sets

@@ -66,6 +66,9 @@ class Stream(Event):
     def record_event(self, event=None):
         return event or Event()
 
+    def is_capturing(self):
+        return False
+
     wait_event = wait_stream = Event.record
 
     def __enter__(self):
@@ -114,11 +117,12 @@ def _answer_for_cuda():
         "synchronize": nothing, "empty_cache": nothing, "reset_peak_memory_stats": nothing,
         "memory_allocated": lambda device=None: 0, "max_memory_allocated": lambda device=None: 0,
         "get_device_name": lambda device=None: "tagged GPU", "is_bf16_supported": lambda *args: True,
-        "is_current_stream_capturing": lambda: False,  # optimizers ask, where torch was built for CUDA
+        "is_current_stream_capturing": lambda: False,  # optimizers ask before, where torch was built for CUDA
     }  # fmt: skip
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
     torch.Tensor.record_stream = nothing
+    torch.accelerator.current_stream = Stream  # optimizers ask it, from 2.15 on, whether a graph is captured
     torch.cuda.nccl.version = lambda: (2, 29, 7)
     plain_get_default_device = torch.get_default_device
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from lib import launch, linux
-from lib.launch import cpu_time
+from lib.launch import cpu_time, errors
 
 pytestmark = pytest.mark.skipif(not linux.counts_waiting(), reason="not run: only Linux counts waiting")
 CORE = linux.processors()[0]
@@ -109,3 +109,13 @@ def stand_still(seconds):
 def test_a_rank_that_waits_for_its_disk_is_not_out_of_time():
     (took,) = launch.capture(stand_still, 3.0, nproc=1, timeout=1)
     assert took > 2.9
+
+
+@pytest.mark.parametrize("graded", [False, True])
+def test_how_long_it_took_by_the_clock_is_said_but_to_a_graded_notebook(monkeypatch, graded):
+    """A class that is graded twice gets the same words, whatever else the machine had to do."""
+    monkeypatch.setattr(errors, "WELL_OVER", 0.5)
+    monkeypatch.setattr(errors, "GRADED", graded)
+    with pytest.raises(launch.RankError, match="timeout after 1 s") as caught:
+        launch.capture(time.sleep, 60, nproc=1, timeout=1)
+    assert ("by the clock" in str(caught.value)) != graded
