@@ -7,7 +7,7 @@
     die with the parent                     prctl(2)                         ranks ask five times a second who it is
     children of this process?               waitid(2), WNOWAIT               False   they do not retire a set
     processors that it may use              sched_getaffinity(2)             all that there are
-    shut a notebook in                      unshare(2): course/namespaces.py   limits alone, and the grade says so
+    shut a notebook in                      unshare(2): course/namespaces.py limits alone, and the grade says so
 
 `missing` says in a sentence what a person loses. The variable LAB_WITHOUT_LINUX hides all of it, for tests.
 """

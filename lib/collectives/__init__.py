@@ -38,7 +38,7 @@ direct.py            every chunk straight to its rank, its total straight to all
 hierarchical.py      rings inside nodes, rings between nodes
 pairwise.py          all-to-all
 dissemination.py     the barrier
-auto.py        `all_reduce`, and how it picks (thresholds.json)
+auto.py              `all_reduce`, and how it picks (thresholds.json)
 background.py        `start`, and the thread that communicates
 cost.py              what each of them sends, counted and timed
 contents.py          what the messages of an all-reduce hold, to draw it

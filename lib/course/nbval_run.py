@@ -108,7 +108,7 @@ def run(
                 cut = True
             finally:
                 if limits and process.poll() is None:
-                    _stop_keeper(process)
+                    _stop_supervisor(process)
                 end_all(name)
                 process.wait()
         cells = _cells(book)
@@ -128,7 +128,7 @@ def _short() -> str | None:
     return "/tmp" if long else None
 
 
-def _stop_keeper(process: subprocess.Popen) -> None:
+def _stop_supervisor(process: subprocess.Popen) -> None:
     """Let the supervisor end what it keeps, daemons too."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -167,11 +167,12 @@ def held(how: str | None = None) -> Held:
         Held("bubblewrap", root, "shut in by bubblewrap: no network; of files only Python and lib, to read"),
         Held("sealed", root, "sealed: no network, read-only files, own processes only"),
         *([Held("open", True, "open: limits, and a user of its own; network and files not shut off")] if root else []),
-        Held("open", False, f"open{', as root' if root else ''}: limits; network and files not shut off"),
     ]
     for mode in modes:
-        if how in (None, mode.how) and (mode is modes[-1] or _works(mode)) and (mode.drop or not root or how):
+        if how in (None, mode.how) and _works(mode):
             return mode
+    if how == "open" or (how is None and not root):
+        return Held("open", False, f"open{', as root' if root else ''}: limits; network and files not shut off")
     if how is None:
         raise CourseError(
             "a notebook would run as root here, and could end every process and read every file: neither bubblewrap "

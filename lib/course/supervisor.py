@@ -1,8 +1,8 @@
 """Runs one command shut in: started by sandbox.py, with the standard library only.
 
     grader  --starts-->  supervisor  --starts-->  init  --starts-->  pytest, kernel, ranks, anything
-                         (waits)              |<---- sealed: they see only each other, no network ---->|
-                                              reaps orphans, ends whoever holds too much memory
+                         (waits)                  |<---- sealed: they see only each other, no network ---->|
+                                                  reaps orphans, ends whoever holds too much memory
 
 Sealed (Linux, where namespaces can be made: by root, or by an ordinary user in a user namespace of its own): init is
 process 1 of a PID namespace, so that the kernel itself ends all that is left when it goes; of the network only

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.slow
 EVERY = 10  # notebooks between two samples
 WARM = 2  # samples at the beginning that are left out
 GROWTH = 8 * 2**20  # bytes that a process may hold more at the end than at the beginning
-FILES = 6  # files that it may: a worker has 5 to 11 open at different moments of a notebook
 
 
 def one_exercise(root, nb, lab, kept):
@@ -67,7 +66,7 @@ def samples(process, finished):
     return found
 
 
-@pytest.mark.parametrize(("lab", "notebooks"), [(without_ranks, 300), (on_ranks, 40)])
+@pytest.mark.parametrize(("lab", "notebooks"), [(without_ranks, 300), (on_ranks, 120)])
 def test_the_grader_of_many_notebooks_grows_by_nothing(tmp_path, lab, notebooks):
     root, folder, out = (tmp_path / name for name in ("course", "submissions", "out"))
     right = lab(root)
@@ -87,5 +86,4 @@ def test_the_grader_of_many_notebooks_grows_by_nothing(tmp_path, lab, notebooks)
     for what in ("grader", "worker", "below", "processes"):
         bytes_, files = zip(*(sample[what] for sample in seen[WARM:]), strict=True)
         half = len(bytes_) // 2
-        assert max(bytes_[half:]) <= max(bytes_[:half]) + GROWTH, what
-        assert max(files[half:]) <= max(files[:half]) + FILES, what
+        assert max(bytes_[half:]) <= max(bytes_[:half]) + GROWTH and max(files[half:]) <= max(files[:half]) + 2, what

@@ -11,9 +11,6 @@ UNSHARD = """self.allocate()
         self.attach()"""
 
 
-NEW_SHARDS = "the optimizer has changed the shards since the last unshard. Gather every time."
-
-
 def _gather(hint, new, text=""):
     """`new` for the gather of one flat."""
     return Mistake(hint, edit("gather_parameters(flat, self.all_gather)", new), text)
@@ -40,9 +37,8 @@ UNIT = (
         "gathered once",
         "if not hasattr(flat, 'first'): flat.first = self.all_gather(flat.shard.detach(), flat.group)\n"
         "            flat.whole.copy_(flat.first)",
-        NEW_SHARDS,
+        "the optimizer has changed the shards since the last unshard. Gather every time.",
     ),
-    Mistake("gathered once", edit(UNSHARD, f"if self.is_unsharded: return\n        {UNSHARD}"), NEW_SHARDS),
     _gather("another part gathered", "flat.whole.copy_(flat.shard.detach().repeat(flat.world_size))"),
     _gather("rounded on the way", "flat.whole.copy_(self.all_gather(flat.shard.detach().float(), flat.group))"),
     Mistake("the flag", edit("        self.is_unsharded = True\n", "")),

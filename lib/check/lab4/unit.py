@@ -65,7 +65,7 @@ class _ByItself:
         self.wholes, self.record = [flat.whole for flat in self.flats], {}
 
     def walk(self, fn):
-        """Two turns of new shards, unshard, backward, reduce_gradients; then reshard."""
+        """Two turns: new shards, unshard, backward, reduce_gradients, reshard."""
         make = lambda: fn(self.flats, self.recorder.all_gather, self.recorder.reduce_scatter)
         self.unit = part(self.case, "made", self.recorder, make)
         self._look("reshard", "Unit(...), which reshards", self._sharded)
@@ -74,8 +74,8 @@ class _ByItself:
             self._do("unshard", turn, "unshard", self._whole, turn)
             wants = self._backward(turn) if self._goes_on() else []
             self._do("reduce_gradients", turn, "reduce", self._reduced, wants)
-        before = [flat.shard.detach().clone() for flat in self.flats if _has_memory(flat.shard)]
-        self._do("reshard", TURNS[-1], "reshard", self._sharded, before)
+            before = [flat.shard.detach().clone() for flat in self.flats if _has_memory(flat.shard)]
+            self._do("reshard", turn, "reshard", self._sharded, before)
         ok = self.recorder.agreed(not any(problem for claim, problem in self.record.items() if claim != "called"))
         return self.record | self.recorder.record() | {"ok": ok}
 
