@@ -74,7 +74,7 @@ test: setup lint ## everything CI runs
 
 test-all: setup lint ## the slow tests too
 	$(PY) -m pytest -m "not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS)
-	$(PY) -m lib.course validate --graded
+	$(PY) -m lib.course validate --whole
 
 test-gpu: setup ## does this machine's GPUs, driver and NCCL do; then everything on GPUs, in ten minutes on one
 	$(PY) -m tests.gpu $(if $(STEPS),--steps $(STEPS))
@@ -84,7 +84,7 @@ notebooks: setup ## execute solutions/ and generate labs/ from them
 	$(PY) -m lib.course build $(LAB)
 
 validate: setup ## solutions pass, unsolved labs score 0, labs equal what solutions generate
-	$(PY) -m lib.course validate $(LAB)
+	$(PY) -m lib.course validate --whole $(LAB)
 
 grade: setup ## points for a notebook, or a folder of them: make grade LAB=0 NOTEBOOK=path [OUT=report JOBS=2]
 	$(PY) -m lib.course grade --lab $(or $(LAB),0) $(if $(JSON),--json "$(JSON)") \

@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what, description=what)
         command.add_argument("labs", nargs="*", metavar="LAB", help="0, lab0 or lab0_concepts; default: every lab")
         if name == "validate":
-            command.add_argument("--graded", action="store_true", help="grade each solution as a submission, too")
+            command.add_argument("--whole", action="store_true", help="with what `make test` leaves out")
     what = "grade one notebook, or a folder of them"
     command = commands.add_parser("grade", help=what, description=what)
     command.add_argument("notebook", nargs="?", type=Path, metavar="PATH", help="default: the notebook in labs/")
@@ -114,9 +114,9 @@ def run(args: argparse.Namespace) -> int:
     labs = notebook.labs(root, args.labs)
     if args.command == "validate":
         if len(labs) > 1:
-            sound = side_by_side(root, labs, ["--graded"] if args.graded else [])
+            sound = side_by_side(root, labs, ["--whole"] if args.whole else [])
         else:
-            sound = [validate.validate(root, lab, grade=args.graded) for lab in labs]
+            sound = [validate.validate(root, lab, whole=args.whole) for lab in labs]
         orphans = validate.orphans(root) if labs == notebook.labs(root) else []
         print(*orphans, sep="\n", end="\n" if orphans else "")
         unsound = [lab for lab, is_sound in zip(labs, sound, strict=True) if not is_sound]

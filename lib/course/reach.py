@@ -9,6 +9,9 @@ solution. Here only what reads f, or what was made with f, is worth a second run
     figure   plots.curves(losses)        reads what was made with f
     given    plots.pipeline(4)           reads neither: left out
 
+Where it reads f as `use(f)` alone, it gets lib's own in the unsolved lab, which f's check has judged as it judges an
+answer. So much is known before it runs, and it may be left to a longer run: then of `mine` only `use(f)` is left.
+
 Who reads and binds which names is taken from the cell's bytecode, whose order is that of evaluation.
 """
 
@@ -38,19 +41,26 @@ class Names(NamedTuple):
     changes: set[str]
 
 
-def reached(nb: NotebookNode) -> list[NotebookNode]:
-    """The code cells that have a role in grading, those that answers reach, and what all these need, in order."""
-    cells, names = _cells(nb)
-    kept, made_with = set(), set()
+def reached(nb: NotebookNode, through_use: bool = True) -> list[NotebookNode]:
+    """The code cells that have a role in grading, those that answers reach, and what all these need, in order.
+
+    Without `through_use`, no answer reaches a cell by `use(answer)`: if that is all, the cell is its calls of use().
+    """
+    cells, names = _cells(nb, through_use)
+    kept, made_with, answers, left = set(), set(), set(), {}
     for i, cell in enumerate(cells):
         role, its = notebook.role(cell), names[i]
         if role == "answer" or (not role and its.reads & made_with):
             made_with |= its.binds | its.changes
+            answers |= its.binds if role else set()
             kept.add(i)
         else:
-            made_with -= its.replaces
             kept |= {i} if role else set()
-    return [cells[i] for i in sorted(_with_makers(kept, names))]
+            if not role and (used := sorted(answers & made_with & names_of(cell.source).reads)):
+                left[i] = NotebookNode(cell, source="\n".join(f"use({name})" for name in used))
+            made_with -= its.replaces
+    kept = _with_makers(kept, names)
+    return [cells[i] if i in kept else left[i] for i in sorted(kept | left.keys())]
 
 
 def needed(nb: NotebookNode, source: str) -> list[NotebookNode]:
@@ -60,10 +70,10 @@ def needed(nb: NotebookNode, source: str) -> list[NotebookNode]:
     return [cells[i] for i in sorted(_with_makers(kept, names))]
 
 
-def _cells(nb: NotebookNode) -> tuple[list[NotebookNode], list[Names]]:
+def _cells(nb: NotebookNode, through_use: bool = True) -> tuple[list[NotebookNode], list[Names]]:
     """The code cells, and what each does with names."""
     cells = [cell for cell in nb.cells if cell.cell_type == "code"]
-    names = [names_of(cell.source) for cell in cells]
+    names = [names_of(cell.source, through_use) for cell in cells]
     imported = set().union(*(its.imports for its in names))  # no cell changes what these hold
     return cells, [its._replace(changes=its.changes - imported) for its in names]
 
@@ -85,19 +95,32 @@ def _made_by(name: str, names: list[Names]) -> Iterator[int]:
             return
 
 
-def names_of(source: str) -> Names:
-    """What a cell of this source does with names; of the functions that it defines, what they read of the kernel's."""
-    source = TransformerManager().transform_cell(source)
+def names_of(source: str, through_use: bool = True) -> Names:
+    """What a cell of this source does with names; of the functions that it defines, what they read of the kernel's.
+
+    Without `through_use`, `use(name)` reads nothing.
+    """
+    tree = ast.parse(TransformerManager().transform_cell(source))
+    tree = tree if through_use else ast.fix_missing_locations(_WithoutUse().visit(tree))
     reads, binds = set(), set()
-    for does, name in _in_order(compile(source, "cell", "exec")):
+    for does, name in _in_order(compile(tree, "cell", "exec")):
         if "STORE" in does:
             binds.add(name)
         elif name not in binds:
             reads.add(name)
-    tree = ast.parse(source)
     simple = [statement for statement in tree.body if not isinstance(statement, BRANCHES)]
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     return Names(reads, binds, _stored(simple), _stored(imports), set(_changed(tree)))
+
+
+class _WithoutUse(ast.NodeTransformer):
+    """use(name) -> use"""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        match node:
+            case ast.Call(ast.Name("use"), [ast.Name()], []):
+                return node.func
+        return self.generic_visit(node)
 
 
 def _stored(statements: list[ast.stmt]) -> set[str]:

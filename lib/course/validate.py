@@ -7,9 +7,11 @@ solution          nbval passes the solution notebook, and every claim about a me
 planted errors    of each check nbval would not pass the same outputs with a wrong line in what is stored: so the
                   comparison is alive; and all points are earned
 unsolved          the student's notebook runs from top to bottom, scores 0, and only its checks fail; what no answer
-                  reaches has run with the solution and is left out (reach.py)
+                  reaches has run with the solution and is left out, and what reads answers by use(f) alone is
+                  `use(f)` alone: there is an own one of lib's (reach.py)
 
-With `graded` there is a sixth: the solution is graded as a submission, and earns all points.
+With `whole`, the unsolved lab also runs with lib's own what reads answers by use(f), and there is a sixth: the solution
+is graded as a submission, and earns all points.
 """
 
 import copy
@@ -26,7 +28,7 @@ from .notebook import CourseError
 CELL_TIMEOUT = 600.0  # seconds
 
 
-def validate(root: Path, lab: str, cell_timeout: float = CELL_TIMEOUT, grade: bool = False) -> bool:
+def validate(root: Path, lab: str, cell_timeout: float = CELL_TIMEOUT, whole: bool = False) -> bool:
     """Run all checks on one lab and print a line for each, with what failed; returns whether all passed."""
     print(lab, flush=True)
     try:
@@ -52,9 +54,9 @@ def validate(root: Path, lab: str, cell_timeout: float = CELL_TIMEOUT, grade: bo
     sound = [
         _line("solution", wrong, f"nbval passes {code} code cells"),
         _line("planted errors", dead, f"{checks} of {checks} noticed; all points"),
-        _line("unsolved", unsolved(root, lab, cell_timeout), f"0 points; only its checks fail ({checks})"),
+        _line("unsolved", unsolved(root, lab, cell_timeout, whole), f"0 points; only its checks fail ({checks})"),
     ]
-    if grade:
+    if whole:
         sound.append(_line("graded", graded(solution, cell_timeout), "set-up, answers and checks alone: all points"))
     return all(sound)
 
@@ -112,11 +114,11 @@ def _fingerprints(lab: str) -> list[str]:
     ]
 
 
-def unsolved(root: Path, lab: str, cell_timeout: float) -> list[str]:
+def unsolved(root: Path, lab: str, cell_timeout: float, whole: bool = True) -> list[str]:
     """What the student's notebook does otherwise than fail with 0 points in its checks, and there alone."""
     nb = notebook.read(notebook.lab_path(root, lab))
     checks = {exercise.check.id for exercise in notebook.exercises(nb)}
-    run = _run_copy(nb, reach.reached(nb), cell_timeout)
+    run = _run_copy(nb, reach.reached(nb, through_use=whole), cell_timeout)
     wrong = _broken(run)
     for cell in run.cells.values():
         if cell.cell not in checks:

@@ -10,13 +10,17 @@ from lib.course import notebook, reach
 ANSWER = {"grade": False, "solution": True, "locked": False, "schema_version": 3, "task": False, "grade_id": "f"}
 
 
-def kept(*sources, answer="def f(x):\n    return x"):
-    """The places of those of `sources` that are kept in a notebook which has `answer` before them."""
+def cells_kept(*sources, through_use=True):
+    """{place: source} of those of `sources` that are kept in a notebook which has an answer, f, before them."""
     cells = [nbformat.v4.new_code_cell(source, id=f"cell-{i}") for i, source in enumerate(sources)]
-    first = nbformat.v4.new_code_cell(answer, id="answer", metadata={"nbgrader": ANSWER})
-    found = [cell.id for cell in reach.reached(nbformat.v4.new_notebook(cells=[first, *cells]))]
-    assert found.pop(0) == "answer"
-    return [int(name.split("-")[1]) for name in found]
+    first = nbformat.v4.new_code_cell("def f(x):\n    return x", id="answer", metadata={"nbgrader": ANSWER})
+    found = reach.reached(nbformat.v4.new_notebook(cells=[first, *cells]), through_use)
+    assert found.pop(0).id == "answer"
+    return {int(cell.id.split("-")[1]): cell.source for cell in found}
+
+
+def kept(*sources):
+    return list(cells_kept(*sources))
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,17 @@ def kept(*sources, answer="def f(x):\n    return x"):
 )  # fmt: skip
 def test_what_reads_the_answer_or_what_was_made_with_it_is_kept_and_what_that_needs(sources, want):
     assert kept(*sources) == sorted(want)
+
+
+def test_of_what_reads_an_answer_by_use_alone_the_use_can_be_left():
+    sources = ["n = 3\ny = use(f)(n)", "print(y)", "z = f(2), use(f)(3)", "print(z)", "print(4)"]
+    assert list(cells_kept(*sources)) == [0, 1, 2, 3]
+    assert cells_kept(*sources, through_use=False) == {0: "use(f)", 2: sources[2], 3: sources[3]}
+    needed = [sources[0], "print(f, y)"]  # what reads f itself has to have what use(f) made
+    assert cells_kept(*needed, through_use=False) == dict(enumerate(needed))
+    inside = "%matplotlib inline\nruns = [launch.run(train, make) for make in (None, use(f))]"
+    assert cells_kept(inside, "plots.curve(runs)", through_use=False) == {0: "use(f)"}
+    assert cells_kept("y = use(f, 3)", "f = 3", "use(f)", through_use=False) == {0: "y = use(f, 3)"}
 
 
 def test_a_check_and_set_up_are_kept_whatever_they_read_and_a_check_hands_nothing_on():

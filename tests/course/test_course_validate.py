@@ -25,7 +25,7 @@ def spoil(path, cell_id, change):
 
 
 def test_a_sound_lab_passes_all(toy_root, capsys):
-    assert main(["--root", str(toy_root), "validate", "--graded"]) == 0
+    assert main(["--root", str(toy_root), "validate", "--whole"]) == 0
     shown = capsys.readouterr()
     assert [line.split()[:2] for line in shown.out.splitlines() if line.startswith("  ok")] == [
         ["ok", "lint"], ["ok", "generated"], ["ok", "solution"], ["ok", "planted"], ["ok", "unsolved"], ["ok", "graded"]
