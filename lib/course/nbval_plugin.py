@@ -11,6 +11,7 @@ nbval waits out the whole cell timeout for a kernel that is dead, and after a ti
 failures; here both end the session, and whoever started it decides what to run again.
 """
 
+import contextlib
 import copy
 import functools
 import json
@@ -23,15 +24,30 @@ from pathlib import Path
 
 import nbformat
 import nbval.kernel
+import psutil
 import pytest
 from nbval.kernel import RunningKernel
 from nbval.plugin import IPyNbCell, coalesce_streams
+
+from . import nbval_run, notebook
 
 PLANTED = "planted: nbval must notice this line\n"
 POLL = 0.5  # seconds between two looks at whether a silent kernel is alive
 REPORT_BYTES = 1_000_000
 FILE = re.compile(r" \(\w+\.py, line \d+\)$")  # IPython's name of a cell, in a SyntaxError
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # a kernel's own, for its ranks
+# Run in the kernel: what has ended and was not waited for counts as a process still.
+REAP = """
+def _reap(os=__import__("os")):
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+_reap()
+del _reap
+"""
 
 
 class KernelDied(Exception):
@@ -102,7 +118,23 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
             book.write(json.dumps(line) + "\n")
         if outcome in ("timeout", "kernel died"):
             item.session.shouldstop = outcome
+        elif "LAB_WORK" in os.environ and notebook.role(item.cell) == "check":
+            _end_what_is_left(item.parent.kernel)
     return report
+
+
+def _end_what_is_left(kernel: RunningKernel) -> None:
+    """End what an answer has left running: the next exercise is checked with all that a notebook may use."""
+    pid = kernel.km.provisioner.pid
+    spared = {os.getpid(), *(process.pid for process in psutil.Process().parents()), pid}
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.Error):
+                if any(name in word for word in child.cmdline() for name in HELPERS):
+                    spared.add(child.pid)
+    if nbval_run.end_all(os.environ[nbval_run.NAME], spared=spared):
+        with contextlib.suppress(queue.Empty, KernelDied):
+            kernel.await_reply(kernel.execute_cell_input(REAP, allow_stdin=False), timeout=10)
 
 
 def _outcome(item: IPyNbCell, call: pytest.CallInfo) -> tuple[str, str]:

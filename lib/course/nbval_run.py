@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,18 +162,21 @@ def _are_dicts(lines) -> bool:
     return isinstance(lines, list) and all(isinstance(line, dict) for line in lines)
 
 
-def end_all(name: str, patience: float = 10) -> None:
-    """Kill every process of run `name`, until none is left; raises CourseError if some outlive `patience` seconds."""
-    deadline = time.monotonic() + patience
-    while left := carriers(name):
+def end_all(name: str, patience: float = 10, spared: Collection[int] = ()) -> bool:
+    """Kill every process of run `name` but those whose pid is in `spared`, until none is left.
+
+    Says whether there was any. Raises CourseError if some outlive `patience` seconds.
+    """
+    deadline, ended = time.monotonic() + patience, False
+    while left := [process for process in carriers(name) if process.pid not in spared]:
+        ended = True
         if time.monotonic() > deadline:
             raise CourseError(f"processes {[process.pid for process in left]} of a graded notebook cannot be ended")
         for process in left:
-            try:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                continue
         psutil.wait_procs(left, timeout=1)
+    return ended
 
 
 def carriers(name: str) -> list[psutil.Process]:

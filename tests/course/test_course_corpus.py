@@ -22,6 +22,11 @@ from lib.course import classroom, grade, notebook, sandbox, submissions
 from lib.course.notebook import CourseError
 
 MARK = f"600.{os.getpid()}"  # seconds that what is left behind sleeps: its name here
+CROWD = """
+import os, time
+for _ in range(70):
+    if os.fork() == 0: time.sleep(60)
+def """
 OUTSIDE = f"/tmp/lab-corpus-{os.getpid()}"
 FULL, NOTHING, NO_DOUBLE = [40, 40, 20], [0, 0, 0], [0, 40, 20]
 
@@ -101,7 +106,7 @@ CORPUS = {
     "reads_the_hidden_tests": Case(double("return 2 * x if found else 0", before=HIDDEN), NO_DOUBLE, "small", False),
     "forges_a_report": Case(double("forge()", "return 0", before=FORGE), NO_DOUBLE, "something else than", False),
     "forges_and_leaves": Case(double("forge()", "raise SystemExit", before=FORGE), NO_DOUBLE, "did not end well"),
-    "endless_loop": Case(double("while True: pass"), NO_DOUBLE, "ran longer than 4 s"),
+    "endless_loop": Case(double("while True: pass"), NO_DOUBLE, "ran longer than 6 s"),
     "kills_itself": Case(double("import os; os.kill(os.getpid(), 9)"), NO_DOUBLE, "the kernel died"),
     "kills_all": Case(double("import os; os.kill(-1, 9)"), NO_DOUBLE, "was killed"),
     "check_deleted": Case(changed(lambda nb: nb.cells.remove(by_id(nb, "check-total"))), FULL, "course's own"),
@@ -115,7 +120,7 @@ CORPUS = {
     "prints_100_MB": Case(double("for _ in range(1000): print('x' * 100_000)", "return 2 * x"), NO_DOUBLE, "printed"),
     "exit": Case(double("exit()"), NO_DOUBLE, "SystemExit"),
     "exit_in_its_cell": Case(double("return 2 * x", before="exit()"), NO_DOUBLE, "SystemExit"),
-    "sleeps": Case(double("import time", "time.sleep(100_000)"), NO_DOUBLE, "ran longer than 4 s"),
+    "sleeps": Case(double("import time", "time.sleep(100_000)"), NO_DOUBLE, "ran longer than 6 s"),
     "fills_the_disk": Case(
         double("for n in range(100): open(f'big{n}', 'wb').write(b'x' * 10**7)", "return 2 * x"), NO_DOUBLE, "No space"
     ),
@@ -134,6 +139,12 @@ CORPUS = {
         double("import os, time", "for _ in range(200):", "    if os.fork() == 0: time.sleep(60)", "return 2 * x"),
         NO_DOUBLE,
         "BlockingIOError",
+    ),
+    "crowds_the_next_exercise": Case(
+        lambda nb: solved(
+            nb, double=CROWD + "double(x): return 2 * x", total=CROWD + "total(values): return sum(values)"
+        ),
+        FULL,
     ),
     "writes_outside": Case(
         double("try: open(path, 'w').write('x')", "except OSError: pass", "return 2 * x", before=f"path = {OUTSIDE!r}"),
