@@ -9,7 +9,7 @@
 
 notebook.py build.py execute.py                  notebooks as data; the student's from ours; outputs stored
 validate.py lint.py reach.py                     a lab is sound: five proofs; the rules of the first; what answers reach
-nbval_run.py nbval_plugin.py                     a notebook run by nbval, in a process of its own
+nbval_run.py nbval_plugin.py temporary.py        a notebook run by nbval, in a process and a folder of its own
 grade.py merge.py report.py                      one notebook: answers put into ours, points, a table
 output_cap.py tamper.py                          in its kernel: endless output, signs of a forged report
 classroom.py submissions.py feedback.py          a class: who handed in what, some at a time, pages

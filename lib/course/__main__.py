@@ -28,6 +28,7 @@ from . import (
     rooms,
     sandbox,
     submissions,
+    temporary,
     validate,
 )
 from .notebook import CourseError
@@ -218,5 +219,5 @@ def run_release(args: argparse.Namespace, root: Path) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended on the way out
+    signal.signal(signal.SIGTERM, temporary.stop)
     sys.exit(main())

@@ -14,7 +14,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from . import grade, notebook, sandbox, submissions
+from . import grade, notebook, sandbox, submissions, temporary
 from .notebook import CourseError
 from .submissions import Submission, Terms
 
@@ -94,11 +93,11 @@ def _graded(
             yield one, grade.nothing(terms.lab, terms.root, one.trouble), ""
     left = [one for one in waiting if one.path]
     running: list[_Job] = []
-    with tempfile.TemporaryDirectory(prefix=RUNNING, dir=out) as home:
+    with temporary.folder(RUNNING, out) as home:
         try:
             while left or running:
                 while left and len(running) < jobs:
-                    answer = Path(home, f"{len(left)}.json")
+                    answer = home / f"{len(left)}.json"
                     running.append(_start(left.pop(0), answer, [folder, out], terms))
                 time.sleep(POLL)
                 for job in [job for job in running if job.process.poll() is not None]:

@@ -13,12 +13,11 @@ that was seen (tamper.py; a check that reports twice, or all points and then rai
 """
 
 import re
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import merge, nbval_run, notebook, sandbox
+from . import merge, nbval_run, notebook, sandbox, temporary
 from .nbval_run import Cell
 from .notebook import CourseError, Exercise
 
@@ -84,8 +83,8 @@ def _run_until_done(
     deadline = time.monotonic() + total_timeout
     rows, dropped = {}, set()
     while True:
-        with tempfile.TemporaryDirectory(prefix="lab-grade-") as folder:
-            path = Path(folder, "graded.ipynb")
+        with temporary.folder("lab-grade-") as folder:
+            path = folder / "graded.ipynb"
             notebook.write(merged.notebook, path)
             run = nbval_run.run(path, cell_timeout, max(0.0, deadline - time.monotonic()), **shut_in)
         stuck = run.stopped_at and _blame(run.stopped_at, merged)

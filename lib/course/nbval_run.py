@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from . import notebook, sandbox
+from . import notebook, sandbox, temporary
 from .notebook import ROOT, CourseError
 
 NAME = "LAB_RUN"
@@ -78,8 +78,7 @@ def run(
     Raises CourseError if nbval could not run the notebook at all.
     """
     name = uuid.uuid4().hex
-    with tempfile.TemporaryDirectory(prefix="lab-run-", dir=_short()) as at:
-        folder = Path(at).resolve()
+    with temporary.folder("lab-run-", _short()) as folder:
         book, log = folder / "cells.jsonl", folder / "log.txt"
         env = {NAME: name, "LAB_CELLS": str(book), "LAB_REPORT": str(folder / "report.jsonl"), "LAB_STATIC": "1"}
         env |= {"LAB_CLAIMS": claims, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

@@ -26,13 +26,13 @@ import shutil
 import site
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lib import linux
 
+from . import temporary
 from .notebook import ROOT, CourseError
 from .supervisor import FIRST_USER
 
@@ -187,9 +187,9 @@ def _works(mode: Held) -> bool:
     if mode.how == "bubblewrap" and not (linux.IS_HERE and shutil.which("bwrap")):
         return False
     look = "import os, sys; sys.exit(not all(os.access(path, os.R_OK) for path in sys.argv[1:]))"
-    with tempfile.TemporaryDirectory(prefix="lab-try-") as folder:
+    with temporary.folder("lab-try-") as folder:
         needed = [importlib.util.find_spec("nbval").origin, str(ROOT / "lib" / "course")]
         command = [sys.executable, "-I", "-S", "-c", look, *needed]
-        start, task = wrap(command, {}, Path(folder), Path(__file__), Limits(), [], mode)
+        start, task = wrap(command, {}, folder, Path(__file__), Limits(), [], mode)
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.run(start, env=env, input=task, capture_output=True, timeout=60, check=False).returncode == 0

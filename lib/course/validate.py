@@ -15,13 +15,12 @@ is graded as a submission, and earns all points.
 """
 
 import copy
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 
-from . import build, lint, merge, nbval_run, notebook, reach
+from . import build, lint, merge, nbval_run, notebook, reach, temporary
 from .grade import NOT_WRITTEN, TOTAL_TIMEOUT
 from .notebook import CourseError
 
@@ -163,8 +162,8 @@ def graded(solution: nbformat.NotebookNode, cell_timeout: float) -> list[str]:
 
 def _run_copy(nb: nbformat.NotebookNode, cells: list[nbformat.NotebookNode], cell_timeout: float) -> nbval_run.Run:
     """What nbval says of a notebook that has these cells of `nb`."""
-    with tempfile.TemporaryDirectory(prefix="lab-copy-") as folder:
-        path = Path(folder, "copy.ipynb")
+    with temporary.folder("lab-copy-") as folder:
+        path = folder / "copy.ipynb"
         notebook.write(nbformat.v4.new_notebook(cells=cells, metadata=nb.metadata), path)
         return nbval_run.run(path, cell_timeout, TOTAL_TIMEOUT)
 

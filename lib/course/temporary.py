@@ -1,0 +1,46 @@
+"""Temporary folders of a process that can be told to stop at any moment: none is left half made or half removed.
+
+signal.signal(signal.SIGTERM, temporary.stop)      ends the process by SystemExit, but not
+with temporary.folder("lab-run-") as at: ...       while this folder is made or removed: after that
+"""
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+STOPPED = 143  # exit code: 128 + SIGTERM
+_busy = _told = False
+
+
+def stop(*_) -> None:
+    """A handler of SIGTERM: leave by SystemExit, so that all that was started is ended on the way out; that once."""
+    global _told
+    before, _told = _told, True
+    if not (before or _busy):
+        sys.exit(STOPPED)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    global _busy
+    _busy, before = True, _told
+    try:
+        yield
+    finally:
+        _busy = False
+    if _told and not before:
+        sys.exit(STOPPED)
+
+
+@contextlib.contextmanager
+def folder(prefix: str, within: Path | str | None = None) -> Iterator[Path]:
+    """A new folder in `within`, by default where temporary files go; removed on the way out, with all that is in it."""
+    with _undisturbed():
+        made = tempfile.TemporaryDirectory(prefix=prefix, dir=within)
+    try:
+        yield Path(made.name).resolve()
+    finally:
+        with _undisturbed():
+            made.cleanup()
