@@ -7,6 +7,7 @@ from fractions import Fraction
 import ipywidgets
 import nbformat
 import pytest
+import sweeps
 from nbclient import NotebookClient
 
 from lib import explore, plots
@@ -53,7 +54,7 @@ def sliders_of(name, monkeypatch):
     return explore.sliders(draw, seen.append, **choices), seen
 
 
-@pytest.mark.parametrize("name", EXPLORERS)
+@pytest.mark.parametrize("name", sweeps.quick(EXPLORERS, slow=EXPLORERS.keys() - {"pipeline", "capacity"}))
 def test_every_slider_draws(name, monkeypatch):
     box, seen = sliders_of(name, monkeypatch)
     whole = style.rendered

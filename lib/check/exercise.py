@@ -81,6 +81,10 @@ class Hint:
         """The same mistake, in the words of one exercise."""
         return replace(self, text=text)
 
+    def also(self, fits: Callable[[Problem], bool]) -> "Hint":
+        """The same mistake, which one exercise sees by other facts as well."""
+        return replace(self, fits=lambda p: self.fits(p) or fits(p))
+
 
 @dataclass(frozen=True)
 class Exercise:

@@ -37,6 +37,7 @@ REFUSALS = {
     "None": r"NoneType",
     "graph freed": r"second time|already been freed",
     "not a gradient for each": r"number of gradients",
+    "truth": r"Boolean value of Tensor",
     "integers": r"floating point|leaf variable",
 }
 

@@ -149,6 +149,12 @@ RAISED = Hint(
     kind("raised"),
     "your function must take what it is given in this case: look at the line above with these values in mind.",
 )
+CONDITION = Hint(
+    "a tensor as a condition",
+    refused("truth"),
+    "a tensor of several elements is neither true nor false: `is None` asks whether there is one, torch.equal and "
+    ".any() what is in it.",
+)
 EXITED = Hint("exits", kind("exited"), "return from the function; nothing else in a lab should end the process.")
 UNREADABLE = Hint(
     "another kind of result", kind("unreadable"), "return what the docstring says, in that form and nothing else."
@@ -235,7 +241,7 @@ NO_GRAPH = Hint(
     "what sends is unknown to autograd, and detach() cuts the graph: a torch.autograd.Function says what backward is.",
 )
 CALLED_LIB = Hint("called lib's", kind("built-in"), "build it from what the function is given.")
-ANYWHERE = (ENDLESS, UNDER_WAY, EXITED, UNREADABLE, RAISED)  # for every exercise, last
+ANYWHERE = (ENDLESS, UNDER_WAY, EXITED, UNREADABLE, CONDITION, RAISED)  # for every exercise, last
 
 
 OTHER_WAY_ROUND = Hint(

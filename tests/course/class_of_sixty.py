@@ -49,7 +49,10 @@ def source(fn, name):
     if not all(isinstance(value, int) for value in mine.values()):
         return ""
     numbers = "".join(f"{one} = {value}\n" for one, value in mine.items())
-    return f"{numbers}{inspect.getsource(fn)}\n\n{name} = {fn.__name__}"
+    text = inspect.getsource(fn)
+    if fn.__name__ in fn.__code__.co_names:  # it calls itself
+        return f"{numbers}{text}\n\n{name} = {fn.__name__}"
+    return numbers + text.replace(f"def {fn.__name__}(", f"def {name}(", 1)
 
 
 def days(*lines, before=""):
@@ -92,7 +95,7 @@ def hostile(folder, root, out):
             days(f"subprocess.Popen(['sleep', {LEFT!r}], start_new_session=True, env={{}})", before=mine), True
         ),
         "fills_the_disk": (days("with open('big', 'wb') as file:", "    while True: file.write(b'x' * 10**6)"), False),
-        "prints_100_MB": (days("for _ in range(1000): print('x' * 100_000)"), False),
+        "prints_100_MB": (days("for _ in range(1000): print('x' * 100_000)"), True),  # the check keeps it to itself
         "patches_the_check": (
             days(before="import lib.check.framework\nlib.check.framework._score = lambda *_: '20'"), True
         ),

@@ -202,6 +202,7 @@ MISTAKES = {
                 "x is cut: each rank has its own columns of it, and the whole gradient of those. Nothing is sent "
                 "backward."),
         Mistake("the bias is missing", edit(ADDED, "y"), BIAS),
+        Mistake("a tensor as a condition", edit(ADDED, "y + linear.bias if linear.bias else y")),
         Mistake("another result", edit(ADDED, ADDED.replace("+", "-"))),
     ),
 }  # fmt: skip

@@ -89,8 +89,8 @@ EXERCISE = Exercise(
         Hint("shards differ in length", s.in_case(cut.ALL, lambda case: case.T % case.world_size > 0, *s.SHAPES),
              "13 tokens over 3 ranks: the block that comes has as many tokens as its owner, len(layout[owner]), and "
              "not as many as the one that leaves. Receive it into out=torch.empty of its own shape."),
-        s.under_way(cut.ALL, lambda case: bool(case.pairs)), s.WHOSE_RANKS, s.ALL_SEND_FIRST, s.NARROW,
-        s.alone(cut.ALL), Hint(s.WHOSE_RANKS.name, s.raised("IndexError"), s.WHOSE_RANKS.text),
+        s.under_way(cut.ALL, lambda case: bool(case.pairs)), s.alone(cut.ALL),
+        s.WHOSE_RANKS.also(s.raised("IndexError")), s.ALL_SEND_FIRST, s.NARROW,
         Hint("its own part forgotten",
              lambda p: p.kind == "value" and bool(p.fact("gradient")) and p.fact("absent") == [p.facts["rank"]],
              "the other ranks' parts are there. What this rank's own queries and its own keys give each other is "

@@ -106,6 +106,8 @@ def _one(fn, case, groups):
         record["updates"].append([at - begun for at in updates])
         where = f"{case.name}, step {step + 1}: {case.rank(rank)}"
         record["value"] = _wrong(where, matrices, before, right, owner, rank, step)
+        if record["value"]:
+            record["value"].facts["more updates"] = len(updates) > owner.count(rank)
         record["kept"] = record["kept"] or _left(where, answer, matrices, owner, rank)
         if not given.agreed(record["value"] is None and given.clash is None and given.stray is None):
             break
@@ -202,6 +204,9 @@ MUON = Exercise(
              "of its own: a second matrix would find the first one's sum in them."),
         Hint("gradients of zeros", s.kind("value", own=True, zeros=True, step=0),
              "the owner has updated its matrix with zeros: read matrix.grad before it becomes None."),
+        Hint("updated twice", s.both(s.fact("more updates"), s.kind("value", own=True, still=False)),
+             "update() was called more often than this rank owns matrices: once for each, with the sum of all ranks' "
+             "gradients. Each call moves its matrix and its momentum."),
         Hint("no reduce", s.kind("value", own=True, still=False, step=0),
              "the owner needs the sum of all ranks' gradients before it updates: one Newton-Schulz, of the whole sum. "
              "The mean of the ranks' own updates is something else."),
@@ -215,7 +220,7 @@ MUON = Exercise(
              "right in the first step. What does the second one still see of it?"),
         Hint("broadcast too early", s.kind("value", own=False),
              "first the owners update, then broadcast: what was sent is not what the owner ends with."),
-        Hint(s.NOT_GIVEN.name, s.either(s.NOT_GIVEN.fits, s.refused("outside the group")), s.NOT_GIVEN.text),
+        s.NOT_GIVEN.also(s.refused("outside the group")),
         Hint("one after another", s.kind("in turn"),
              "a reduce or a broadcast waits for a rank that is still in its Newton-Schulz, and so do the owners behind "
              "it. First all reduces, then every owner updates its own at the same time, then all broadcasts."),

@@ -46,6 +46,7 @@ MUON = (
             "all ranks name the same rank in one reduce: the matrix's owner."),
     Mistake("all on rank 0", edit(REDUCE, "self.reduce(gradient, 0, self.group)\n"),
             "the sum is on rank 0 then, and the matrix's owner has only its own gradient."),
+    Mistake("updated twice", edit(EACH, EACH.replace("mine:", "[*mine, *mine]:"))),
     Mistake("the owner does nothing", edit(EACH, "pass\n")),
     Mistake("not brought back", edit(BACK, "pass")),
     Mistake("not brought back", edit(BACK, "self.broadcast(matrix, 0, self.group)")),

@@ -9,6 +9,7 @@ Every case is compared with the same function called as it is, from the same ran
 import torch
 import torch.utils.checkpoint as torchs
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from lib import recompute as libs
 from lib.check import symptoms as s
@@ -87,13 +88,15 @@ def _run(name, through):
 
 
 def _kept(through):
-    """(bytes that the graph of through(f, x) has saved before backward, bytes of x), in the case "layers"."""
+    """Of through(f, x), in the case "layers", before backward: bytes saved, bytes of x, is y kept by the graph?"""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net, x = _net("layers"), _leaf("layers")
         with libs.SavedBytes(besides=net.parameters()) as saved:
-            y = through(net, x)  # noqa: F841  alive, and its graph with it
-            return saved.nbytes(), x.nbytes
+            y = through(net, x)
+            graph, of_y, nbytes = y.grad_fn, StorageWeakRef(y.untyped_storage()), saved.nbytes()
+            del y  # its graph is alive
+            return nbytes, x.nbytes, graph is not None and not of_y.expired()
 
 
 def _measure(fn):
@@ -143,9 +146,10 @@ def _wrong_state(name, got, want):
 
 
 def _keeps_more(fn):
-    got, most = _kept(fn)
+    got, most, keeps_y = _kept(fn)
     if got <= most:
-        return None
+        text = f"layers: between forward and backward y is kept, too, expected x alone, {most} bytes"
+        return Problem("kept", text) if keeps_y else None
     return Problem("kept", f"layers: between forward and backward {got} bytes are kept, expected {most}: x alone")
 
 

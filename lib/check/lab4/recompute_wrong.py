@@ -28,6 +28,8 @@ MISTAKES = (
         "    ctx.graph = f(x.detach().requires_grad_(x.is_floating_point()))",
         "return f(x)",
     )),
+    Mistake("the graph is kept", _first("ctx.y = f(x)", "return ctx.y"),
+            "y is kept until backward, too, where nobody reads it: f makes it anew. Save x alone."),
     Mistake("without a graph again", _edit(AGAIN, "with as_then(ctx.random_state):").then(*NO_GUARD)),
     Mistake("tokens have no gradient", _edit(COPY, "kept.detach().requires_grad_()")),
     Mistake("tokens have no gradient", _edit(CALL, CALL.replace("x", "x.requires_grad_(x.is_floating_point())"))),

@@ -179,7 +179,7 @@ EXERCISE = Exercise(
             "every rank of the group calls reduce_scatter once in average_gradients(), and all_gather once in step(), "
             "also one that has no gradients."),
         s.NARROW,
-        Hint(s.WRONG_DTYPE.name, s.either(s.WRONG_DTYPE.fits, s.refused("dtype")), s.WRONG_DTYPE.text),
+        s.WRONG_DTYPE.also(s.refused("dtype")),
         Hint("ranks of the world, not of the group",
              s.either(s.both(numbers, in_case(CASES, lambda case: case.members == (1, 3))), by(lambda N: N / WORLD)),
              "ranks are counted within the group: dist.get_rank(group), dist.get_world_size(group), also where you "
