@@ -81,7 +81,7 @@ def test_the_printed_story_is_short_and_plain(tiny):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_any_number_of_ranks_sends_exactly_the_formula(world_size, tmp_path):
     """Padding makes N divide n, so that 2(N-1)/N * n is whole and the same for every rank."""
     pages = text.load()

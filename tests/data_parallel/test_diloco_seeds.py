@@ -49,7 +49,7 @@ def test_one_process_computes_what_ranks_do_and_what_is_stored():
     ranks = launch.run(on_ranks, 1, 20, nproc=4, ledger=False)
     assert list(ranks) == pytest.approx([alone] * 4, rel=1e-4)
     record = diloco_seeds.STORED.stored()
-    if record["python"].rsplit(".", 1)[0] != platform.python_version().rsplit(".", 1)[0]:
+    if record["python"] != platform.python_version():
         pytest.skip(f"the text is Python's own: stored with {record['python']}")
     assert alone == pytest.approx(record["losses"]["DiLoCo"][1][0], abs=0.02)
 

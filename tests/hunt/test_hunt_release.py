@@ -40,6 +40,7 @@ def bundle(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_jobs_run_and_are_judged(bundle, tmp_path):
     script = tmp_path / "look.py"
     script.write_text(IN_THE_BUNDLE)
