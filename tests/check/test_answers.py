@@ -5,8 +5,8 @@ For an exercise of several functions (a Bundle), function by function: WRONG {na
 What differs from the reference by an edit is not written there: it is one of the MISTAKES in the exercise's own file,
 which are judged here as well.
 
-`make test` runs, of each function, six wrong answers or more: one for every hint; where answers run on ranks, the first
-two of these. `make test-all` runs them all.
+`make test` runs, of each function, six wrong answers or more: one for every hint; where answers run on ranks, the
+first of these. `make test-all` runs them all.
 
 The chosen answers of a function are judged together, as the parts of a Bundle are: in one launch, and in one more after
 each answer that fails on the ranks. A student's answer is judged alone. So where the verdict is not the one that is
@@ -66,12 +66,12 @@ def right_answers(function):
 def wrong_answers(function):
     """Those that are further examples of a hint, after the sixth answer of the function, are slow tests.
 
-    On ranks each failing answer costs a launch or two: there what comes after two answers, of a hint each, is slow.
+    On ranks each failing answer costs a launch or two: there what comes after the first answer is slow.
     """
     hints, chosen = [], 0
     for fn, hint in ((fn, hint) for name, fn, hint in WRONG if name == function):
         further, on_ranks = hint in hints, bool(FUNCTIONS[function].worlds)
-        is_slow = further or chosen >= 2 if on_ranks else further and len(hints) >= 6
+        is_slow = further or chosen >= 1 if on_ranks else further and len(hints) >= 6
         marks = [pytest.mark.slow] if is_slow else []
         hints.append(hint)
         chosen += not marks

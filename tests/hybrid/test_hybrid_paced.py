@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import pytest
 from hybrid_cases import Run, compare, single_process, train_each
 
 from lib import launch, ledger
@@ -31,6 +32,7 @@ def on_ranks():
     return seen, seconds
 
 
+@pytest.mark.slow
 def test_a_paced_gpt_is_the_gpt_takes_its_time_and_one_axis_crosses():
     results = launch.capture(on_ranks, nproc=8, timeout=300)
     for name, run in PACED.items():
