@@ -68,13 +68,11 @@ def wrong_answers(function):
 
     On ranks each failing answer costs a launch or two: there what comes after the first answer is slow.
     """
-    hints, chosen = [], 0
+    hints, on_ranks = [], bool(FUNCTIONS[function].worlds)
     for fn, hint in ((fn, hint) for name, fn, hint in WRONG if name == function):
-        further, on_ranks = hint in hints, bool(FUNCTIONS[function].worlds)
-        is_slow = further or chosen >= 1 if on_ranks else further and len(hints) >= 6
+        is_slow = bool(hints) if on_ranks else hint in hints and len(hints) >= 6
         marks = [pytest.mark.slow] if is_slow else []
         hints.append(hint)
-        chosen += not marks
         yield pytest.param(function, fn, hint, id=f"{function}-{fn.__name__}", marks=marks)
 
 
