@@ -144,5 +144,9 @@ def _state(path):
 
 
 def _read(path):
-    with open(f"{PROC}/{path}") as file:
-        return file.read()
+    """A file of /proc, which is short. Not by `open`, which takes twice as long: ranks are looked at all the time."""
+    file = os.open(f"{PROC}/{path}", os.O_RDONLY)
+    try:
+        return os.read(file, 1 << 16).decode()
+    finally:
+        os.close(file)

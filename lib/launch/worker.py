@@ -14,7 +14,6 @@ threads send. A rank that cannot be made as it was before says USED, and is ende
 import ctypes
 import fcntl
 import gc
-import io
 import json
 import os
 import signal
@@ -28,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, ledger, linux, peers
-from lib.launch import groups
+from lib.launch import groups, packing
 from lib.launch.leftovers import Before, listen
 from lib.launch.stacks import LIB
 from lib.ledger.book import EXITED, RAISED, RETURNED, BookWriter
@@ -160,28 +159,16 @@ def _keep_freed_memory():
         mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD, bytes
 
 
-class _Pickler(cloudpickle.Pickler):
-    """Tensors on a GPU travel as CPU tensors: the notebook must not open a context on every GPU to read a loss."""
-
-    def reducer_override(self, obj):
-        if isinstance(obj, torch.Tensor) and obj.is_cuda:
-            return obj.detach().cpu().__reduce_ex__(self.proto)
-        return super().reducer_override(obj)
-
-
 def _save(result, path):
-    buffer = io.BytesIO()
     try:
-        pickler = _Pickler(buffer)
-        pickler.proto = 5
-        pickler.dump(result)
+        packed = packing.dumps(result, on_cpu=True)
     except Exception as error:
         raise TypeError(
             f"the function returned a {type(result).__name__}, which cannot be sent back to the notebook "
             f"({type(error).__name__}: {error}). Return tensors, numbers, strings, lists or dicts of them."
         ) from None
     with open(path, "wb") as file:
-        file.write(buffer.getbuffer())
+        file.write(packed)
 
 
 def _report(error, path):
