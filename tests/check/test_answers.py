@@ -5,8 +5,8 @@ For an exercise of several functions (a Bundle), function by function: WRONG {na
 What differs from the reference by an edit is not written there: it is one of the MISTAKES in the exercise's own file,
 which are judged here as well.
 
-`make test` runs, of each function, six wrong answers or more: one for every hint; where answers run on ranks, the
-first of these. `make test-all` runs them all.
+`make test` runs, of each function, the right answers and six wrong ones or more, one for every hint; where answers run
+on ranks, the first right and the first wrong one. `make test-all` runs them all.
 
 The chosen answers of a function are judged together, as the parts of a Bundle are: in one launch, and in one more after
 each answer that fails on the ranks. A student's answer is judged alone. So where the verdict is not the one that is
@@ -55,12 +55,16 @@ SHARED = {
     hint.name for room in (symptoms, pure) for hint in vars(room).values() if isinstance(hint, Hint)
 }  # tested in test_adversarial.py
 SHARED |= {make([]).name for make in (symptoms.nothing_there, symptoms.alone, symptoms.remainder_hint)}
+SLOW = {fn for m in ANSWERS for fn in getattr(m, "SLOW", ())}  # seconds of processor time each
 outcomes: dict[tuple, Outcome] = {}
 table: list[tuple[str, str, str, int, int]] = []
 
 
 def right_answers(function):
-    return [pytest.param(function, fn, id=f"{function}-{fn.__name__}") for name, fn in RIGHT if name == function]
+    """On ranks, where each costs a run, what comes after the first answer is slow."""
+    fns, on_ranks = [fn for name, fn in RIGHT if name == function], bool(FUNCTIONS[function].worlds)
+    marks = lambda number: [pytest.mark.slow] if (number and on_ranks) or fns[number] in SLOW else []
+    return [pytest.param(function, fn, id=f"{function}-{fn.__name__}", marks=marks(i)) for i, fn in enumerate(fns)]
 
 
 def wrong_answers(function):
@@ -71,7 +75,7 @@ def wrong_answers(function):
     hints, on_ranks = [], bool(FUNCTIONS[function].worlds)
     for fn, hint in ((fn, hint) for name, fn, hint in WRONG if name == function):
         is_slow = bool(hints) if on_ranks else hint in hints and len(hints) >= 6
-        marks = [pytest.mark.slow] if is_slow else []
+        marks = [pytest.mark.slow] if is_slow or fn in SLOW else []
         hints.append(hint)
         yield pytest.param(function, fn, hint, id=f"{function}-{fn.__name__}", marks=marks)
 

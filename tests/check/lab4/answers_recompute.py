@@ -118,3 +118,4 @@ WRONG = {
 }
 
 RIGHT = [with_grad_of_all, libs_as_an_answer]
+SLOW = [calls_torchs]

@@ -147,3 +147,4 @@ WRONG["best_interval"] |= told(
     ("minutes", "not in seconds", ("return x * mtbf", "return x * mtbf / 60")),
     ("a_little_long", "near, not near enough", ("return x * mtbf", "return 1.05 * x * mtbf")),
 )
+SLOW = [a_search]

@@ -278,3 +278,4 @@ WRONG |= told(
     ("most_is_needed", "any number of rows", ("[B] * len(speeds) if most is None else most", "most")),
     ("none_is_any_number", "room for no row", ("    b = [0]", "    most = [m or B for m in most]\n    b = [0]")),
 )
+SLOW = [waits_for_room]
