@@ -1,31 +1,41 @@
 """Sweeps over models, stages, groups: `make test` takes as few runs as hold all there is, `make test-all` takes all.
 
-Runs are tuples, (model, stage, group). A defect of one value, or of two that meet, is seen by a run that has them.
+Runs are tuples, (model, stage, group). A defect of one value is seen by a run that has it; of two values that meet, by
+all runs, or where `meeting` asks for a run of each two.
 """
 
-import itertools
 import os
+from collections import Counter
 
 WHOLE = "WHOLE_SWEEPS" in os.environ  # the Makefile's test-all sets it
 
 
-def pairs(run):
-    return set(itertools.combinations(enumerate(run), 2))
+def values(run):
+    return set(enumerate(run))
 
 
-def sweep(runs, always=(), holds=pairs):
+def meeting(*places):
+    """holds of `sweep`: every value, and all that meet at these places of a run."""
+    return lambda run: values(run) | {tuple(run[place] for place in places)}
+
+
+def sweep(runs, always=(), holds=values):
     """Of `runs`, in their order: those of `always`, and more until all that a run holds is held by one of them.
 
-    holds(run) -> a set; by default every two values of the run, each with its place.
+    holds(run) -> a set; by default every value of the run, with its place. Of runs that hold as much that is new, the
+    one whose values have been taken least.
     """
     runs = list(runs)
     if WHOLE:
         return runs
     chosen = [run for run in runs if run in always]
     missing = set().union(*map(holds, runs)) - set().union(*map(holds, chosen))
+    taken = Counter(value for run in chosen for value in values(run))
     while missing:
-        chosen.append(max(runs, key=lambda run: len(holds(run) & missing)))
-        missing -= holds(chosen[-1])
+        run = max(runs, key=lambda run: (len(holds(run) & missing), -sum(taken[value] for value in values(run))))
+        chosen.append(run)
+        taken.update(values(run))
+        missing -= holds(run)
     return [run for run in runs if run in chosen]
 
 

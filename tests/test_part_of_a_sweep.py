@@ -8,17 +8,18 @@ import sweeps
 RUNS = [run for run in itertools.product("abc", (1, 2, 4), (True, False)) if run != ("a", 1, True)]
 
 
-def held(runs, holds=sweeps.pairs):
+def held(runs, holds=sweeps.values):
     return set().union(*map(holds, runs))
 
 
-def test_every_two_values_that_meet_in_a_sweep_meet_in_what_is_taken(monkeypatch):
+def test_every_value_of_a_sweep_is_in_what_is_taken_and_those_meet_that_are_to(monkeypatch):
     monkeypatch.setattr(sweeps, "WHOLE", False)
     taken = sweeps.sweep(RUNS)
-    assert held(taken) == held(RUNS) and len(taken) < len(RUNS) / 1.5 and taken == [r for r in RUNS if r in taken]
+    assert held(taken) == held(RUNS) and len(taken) == 3 and taken == [r for r in RUNS if r in taken]
     wanted = ("c", 4, False)
-    assert wanted in sweeps.sweep(RUNS, always=[wanted], holds=set)
-    assert len(sweeps.sweep(RUNS, holds=set)) == 3
+    assert wanted in sweeps.sweep(RUNS, always=[wanted])
+    met = sweeps.sweep(RUNS, holds=sweeps.meeting(0, 1))
+    assert {run[:2] for run in met} == {run[:2] for run in RUNS} and len(met) == 9 and held(met) == held(RUNS)
 
 
 def test_the_whole_sweep_is_all_of_it(monkeypatch):

@@ -16,7 +16,7 @@ from replicas import (
     single_process,
     train,
 )
-from sweeps import WHOLE
+from sweeps import WHOLE, sweep
 
 from lib import launch, ledger
 from lib.data_parallel import accumulate
@@ -24,14 +24,14 @@ from lib.data_parallel import accumulate
 KS = (1, 2, 4) if WHOLE else (1, 2)
 GROUPS = [(0,), (0, 1, 2), (1, 3)]  # shares of 12, 4 and 6 rows
 NAMES = ["gpt float64", "paths float64"]
-RUNS = [
-    (name, wrapper, k, members)
+SHARED = sweep(
+    (name, wrapper, members)
     for name in NAMES
     for wrapper in WRAPPERS
-    for k in KS
     for members in GROUPS
-    if (12 // len(members)) % k == 0 and (name == "paths float64" or members == (0, 1, 2))
-]
+    if name == "paths float64" or members == (0, 1, 2)
+)
+RUNS = [(*shared, k) for shared in SHARED for k in KS if (12 // len(shared[-1])) % k == 0]
 
 
 def by_accumulation(name, k, group, losses):
@@ -48,7 +48,7 @@ def by_accumulation(name, k, group, losses):
 def train_each():
     group_of, seen = groups(), {}
     for run in RUNS:
-        name, wrapper, k, members = run
+        name, wrapper, members, k = run
         if dist.get_rank() in members:
             group, losses = group_of[members], []
             module = MODELS[name].build(dist.get_rank(group))
@@ -67,7 +67,7 @@ def results():
 @pytest.mark.parametrize("name", NAMES)
 def test_k_microbatches_equal_the_whole_batch(name):
     for run in [run for run in RUNS if run[0] == name]:
-        first, *others = [results()[member][run][0] for member in run[-1]]
+        first, *others = [results()[member][run][0] for member in run[2]]
         assert differences(first, single_process(name), MODELS[name].tolerance) == [], run
         assert all(same_bits(first, other) for other in others), run
 
@@ -75,7 +75,7 @@ def test_k_microbatches_equal_the_whole_batch(name):
 def test_the_messages_do_not_depend_on_k():
     sent = {}
     for run in RUNS:
-        name, wrapper, k, members = run
+        name, wrapper, members, k = run
         book = results().ledger.section(str(run))
         sent.setdefault((name, wrapper, members), {})[k] = book.matrix("messages").tolist(), book.sent("bytes")
     for run, by_k in sent.items():
@@ -86,7 +86,7 @@ def test_the_messages_do_not_depend_on_k():
 
 def test_the_loss_returned_is_the_mean_of_the_ranks_share_and_holds_no_graph():
     for run in RUNS:
-        by_rank = [torch.stack(results()[member][run][1]) for member in run[-1]]  # (STEPS,) each
+        by_rank = [torch.stack(results()[member][run][1]) for member in run[2]]  # (STEPS,) each
         case = MODELS[run[0]]
         module = case.build(0)
         whole = case.loss(module, case.batch(0))

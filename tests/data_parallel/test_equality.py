@@ -35,7 +35,7 @@ RUNS = sweep(
         for members in GROUPS
         if name == "paths float64" or (transport == "lib" and (name == "gpt float64" or members in [(0, 1), WORLD]))
     ],
-    always=[("paths float64", wrapper, "lib", WORLD) for wrapper in WRAPPERS],
+    always=[("gpt float64", "overlapped", "lib", WORLD), *(("paths float64", each, "lib", WORLD) for each in WRAPPERS)],
 )
 
 

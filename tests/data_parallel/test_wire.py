@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from replicas import GROUPS, MODELS, SMALL, TRANSPORTS, WRAPPERS, groups, share
-from sweeps import sweep
+from sweeps import meeting, sweep
 from torch.nn.parallel import DistributedDataParallel
 
 from lib import launch, ledger
@@ -25,6 +25,7 @@ RUNS = sweep(
         if name != "gpt float64" or members == WORLD
     ],
     always=[(name, wrapper, "ring", WORLD) for name in NAMES for wrapper in WRAPPERS],
+    holds=meeting(1, 2),
 )
 KIB = 1024  # a small capacity: GPT in float32 has 3.7 KB
 

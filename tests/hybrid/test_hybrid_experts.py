@@ -40,7 +40,7 @@ RUNS = {
     "dp=2 ep=4, zero1": Run(sizes(1, 2, 1, 1, ep=4), b=2, update=ShardedUpdate, optimizer="adamw"),
     "pp=2 dp=2 ep=2, zero1": Run(sizes(2, 2, 1, 1, ep=2), b=4, update=ShardedUpdate, optimizer="adamw"),
 }
-RUNS = quick(RUNS, {"dp=2 ep=2 tp=2"})
+RUNS = quick(RUNS, {"dp=2 ep=2 tp=2", "pp=4 ep=2, stages without experts"})
 SAVED, LOADED = "pp=2 dp=2 ep=2, zero1", "dp=2 ep=4, zero1"
 
 

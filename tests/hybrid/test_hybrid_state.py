@@ -38,7 +38,7 @@ WAYS = {  # name: (saved on, loaded on)
         Run(sizes(4, 1, 2, 1), update=ShardedUpdate, **ADAMW),
     ),
 }
-WAYS = quick(WAYS, {"whole to sharded"})
+WAYS = quick(WAYS, {"whole to sharded", "sharded to whole"})
 FEWER = {  # name: on 4 of the 8 ranks
     "sharded to sharded": Run(sizes(2, 2), b=7, update=ShardedUpdate, **ADAMW),
     "cube to pipeline": Run(sizes(1, 1, 1, 4), b=13, **ADAMW),
