@@ -64,6 +64,7 @@ def test_what_is_told_sets_the_placements_apart():
     assert 1.1 * of[ONE] < of[STAGES] and 1.1 * of[STAGES] < of[DATA] and 1.1 * of[DATA] < of[TENSOR]
 
 
+@pytest.mark.slow
 def test_on_ranks_every_placement_takes_at_least_its_waits():
     found, place = bench_placement.measured([4], 1)
     assert place == "gloo" and found.keys() == {4} and found[4].keys() == PLACEMENTS[4].keys()

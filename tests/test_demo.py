@@ -107,6 +107,7 @@ def test_a_run_by_the_clock_ends_on_the_same_step_on_every_rank(tmp_path):
     assert (float(used), int(step), float(loss)) == (1.0, len(results[0]["losses"]), results[0]["losses"][-1])
 
 
+@pytest.mark.slow
 def test_a_wrong_run_is_called_wrong(tmp_path, capsys):
     """The claims can fail: results in which rank 1 drifted, and the gradient was never divided."""
     pages = text.load()

@@ -54,7 +54,7 @@ def sliders_of(name, monkeypatch):
     return explore.sliders(draw, seen.append, **choices), seen
 
 
-@pytest.mark.parametrize("name", sweeps.quick(EXPLORERS, slow=EXPLORERS.keys() - {"pipeline", "capacity"}))
+@pytest.mark.parametrize("name", sweeps.quick(EXPLORERS, slow=EXPLORERS.keys() - {"capacity"}))
 def test_every_slider_draws(name, monkeypatch):
     box, seen = sliders_of(name, monkeypatch)
     whole = style.rendered
@@ -192,6 +192,7 @@ def test_a_kernel_stores_the_static_figure_and_nothing_else_under_lab_static(sto
     assert again == outputs
 
 
+@pytest.mark.slow
 def test_a_live_kernel_shows_the_same_figure_first_then_sliders(stored):
     (static,), _ = stored
     (figure, widgets), _ = executed(static=False)

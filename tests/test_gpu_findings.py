@@ -129,6 +129,7 @@ def test_what_a_failed_rank_said_is_told_without_its_calls():
     assert said.endswith("Last error: Duplicate GPU detected") and probe.told("", "Killed\n") == "Killed"
 
 
+@pytest.mark.slow
 def test_the_raw_ranks_run_on_gloo_and_stop_where_their_time_is_up():
     seen = probe.pair("gloo", 2, 60)
     for rank in seen["ranks"]:

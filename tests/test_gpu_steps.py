@@ -40,6 +40,7 @@ def test_groups_are_counted_and_those_destroyed_are_gone(capsys):
     assert last.startswith("showed: 40 groups: ") and "LEFT" not in last and "51 left behind: +" in last
 
 
+@pytest.mark.slow
 def test_the_ledger_s_cost_and_the_timings_are_told(capsys):
     assert polling.main(["--backend", "gloo", "--rounds", "2"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("showed: ledger on / off: all_reduce 1 KB ")

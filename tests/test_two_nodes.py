@@ -114,8 +114,9 @@ def test_too_long_a_run_is_ended(tmp_path):
     assert left_behind(script, os.getpid()) == []
 
 
+@pytest.mark.slow
 @netns
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_or_sigterm_leaves_nothing_behind(number, tmp_path):
     script = written(tmp_path, SLEEP)
     command = [sys.executable, "-c", INTERRUPTED, str(script), str(tmp_path)]

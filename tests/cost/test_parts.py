@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sweeps import quick
 
 from lib import launch
 from lib.cost.memory import stage_memory, state_bytes
@@ -96,6 +97,7 @@ MESHES = {
     "dp=1 ep=4 cp=2": ({"ep": 4, "cp": 2}, ShardedUpdate),
     "dp=2 ep=2 tp=2": ({"dp": 2, "ep": 2, "tp": 2}, WholeUpdate),
 }
+MESHES = quick(MESHES, {"dp=2 ep=4", "dp=4 ep=2"})
 
 
 def measured(sizes, update):

@@ -37,6 +37,7 @@ def run(root, *arguments, **options):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
+@pytest.mark.slow
 def test_a_class_twice_gives_the_same_bytes_and_the_second_time_nobody_is_graded(
     toy_root, class_, tmp_path, monkeypatch, capsys
 ):

@@ -260,7 +260,7 @@ def double(x):
 """
 
 
-@pytest.mark.parametrize("how", ["bubblewrap", "sealed"])
+@pytest.mark.parametrize("how", ["bubblewrap", pytest.param("sealed", marks=pytest.mark.slow)])
 def test_what_a_submission_can_still_reach_is_its_folder_its_report_and_lib(toy_root, tmp_path, unsolved, how):
     try:
         sandbox.held(how)

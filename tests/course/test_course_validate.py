@@ -125,6 +125,7 @@ def test_what_only_grading_would_miss_is_named_before_and_when_graded(solution):
     ]
 
 
+@pytest.mark.slow
 def test_several_labs_are_told_one_by_one_and_one_that_is_not_sound_fails_the_command(tmp_path, capsys):
     """Each in a process of its own. Neither notebook is executed, so that this test runs none."""
     for lab in ("lab8_toy", "lab9_toy"):

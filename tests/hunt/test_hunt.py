@@ -117,6 +117,7 @@ def test_the_example_is_what_its_docstring_says_and_its_messages_show_it():
     assert "gradient: cut" in e.table(0) and "experts" not in e.table(0)
 
 
+@pytest.mark.slow
 def test_a_job_of_a_seed_is_the_same_again_and_others_are_refused():
     e = hunt.job(5, 2)
     assert hunt.job(5, 2) is e

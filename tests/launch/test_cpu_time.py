@@ -64,6 +64,7 @@ def compute(core, seconds):
     return time.monotonic() - start
 
 
+@pytest.mark.slow
 def test_a_rank_that_hardly_gets_a_processor_is_not_out_of_time():
     for number in (4, 8, 16):  # until the machine was busy: else nothing was shown
         with others(number):

@@ -243,7 +243,8 @@ AT_ANY_MOMENT = """
 """
 
 
-@pytest.mark.parametrize("stops", ["4", pytest.param("20", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stops", ["4", "20"])
 def test_a_stop_at_any_moment_is_told_in_a_line(program, stops):
     code, out, err = finish(program(LOOP + AT_ANY_MOMENT, FOLDER="", STOPS=stops))
     assert (code, err) == (0, "") and "again [0, 1]" in out, err
@@ -259,6 +260,7 @@ def test_a_killed_kernel_leaves_no_rank_and_no_forkserver(program, tmp_path):
     assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in family)), family
 
 
+@pytest.mark.slow
 def test_two_kernels_launch_at_once(program):
     body = """
         import torch, torch.distributed as dist

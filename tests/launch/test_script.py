@@ -12,6 +12,7 @@ import torch
 from lib import launch
 
 
+@pytest.mark.slow
 def test_a_function_becomes_a_script_that_torchrun_runs(tmp_path):
     body = f"""
         import torch

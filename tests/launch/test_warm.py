@@ -204,6 +204,7 @@ EDITED = """
 """
 
 
+@pytest.mark.slow
 def test_an_edit_to_lib_or_to_a_module_of_ones_own_is_seen_by_the_next_run(tmp_path):
     shutil.copytree(Path(launch.__file__).parents[1], tmp_path / "lib", ignore=shutil.ignore_patterns("data"))
     done = subprocess.run(

@@ -54,6 +54,7 @@ def test_a_program_that_is_killed_leaves_no_rank(program, signals):
     assert eventually(lambda: not any(p.is_running() for p in family)), family
 
 
+@pytest.mark.slow
 def test_ranks_whose_server_is_killed_end_and_the_next_run_works(program):
     process = program(RESTING + "    sys.stdin.readline()\n    print(launch.capture(os.getpid, nproc=2))\n")
     assert process.stdout.readline() == "ready\n"
@@ -114,6 +115,7 @@ def test_while_graded_each_exercise_has_ranks_of_its_own_but_for_ours(program, o
     assert code == 0, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step, at_first",
     [
