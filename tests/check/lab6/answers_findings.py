@@ -221,6 +221,6 @@ WRONG = {
 }
 RIGHT = [as_in_the_notebook, plain_tuples_in_another_order, of_another_seed, by_a_program, as_an_answer(hunt.findings)]
 SLOW = [  # each runs one more job, or all ten
-    RIGHT[-1], by_a_program, another_seed_s, all_healthy, a_healthy_one_accused, an_axis_that_is_not_there,
+    RIGHT[-1], by_a_program, calls_libs, another_seed_s, all_healthy, a_healthy_one_accused, an_axis_that_is_not_there,
     input_for_activation, local_tokens_for_no_mean, the_axis_that_was_averaged,
 ]  # fmt: skip
