@@ -2,8 +2,8 @@
 
 One file per exercise, lab0/answers_<exercise>.py: WRONG {function: name of the hint}, RIGHT [functions].
 For an exercise of several functions (a Bundle), function by function: WRONG {name: {...}}, RIGHT {name: [...]}.
-What differs from the reference by an edit is not written there: it is one of the MISTAKES in the exercise's own file,
-which are judged here as well.
+What differs from the reference by an edit, or leaves the fingerprint of one of them, is not written there: it is one of
+the MISTAKES in the exercise's own file, which are judged here as well.
 
 `make test` runs, of each function, the right answers and six wrong ones or more, one for every hint; where answers run
 on ranks, the first right and the first wrong one. `make test-all` runs them all.

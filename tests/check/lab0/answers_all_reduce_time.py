@@ -3,7 +3,7 @@
 Some mistakes can be made with every formula: `slips` makes them of a right one.
 """
 
-from math import ceil, floor, log, log2, log10
+from math import ceil, floor, log2
 
 # right
 
@@ -128,12 +128,6 @@ def slips(time):
         raise NotImplementedError
 
     return {
-        without_latency: "latency forgotten",
-        latency_once: "latency once",
-        without_bytes: "bytes forgotten",
-        divides_by_beta: "beta taken for a bandwidth",
-        in_microseconds: "another unit",
-        in_milliseconds: "another unit",
         three_times: "not its rounds or its bytes",
         returns_nothing: "nothing returned",
         not_written: "not written",
@@ -143,136 +137,16 @@ def slips(time):
 # wrong, each in its own way: star
 
 
-def star_one_way(n, N, a, b):
-    return (N - 1) * (a + n * b)
-
-
-def star_at_once(n, N, a, b):
-    return 2 * (a + n * b)
-
-
-def star_of_n(n, N, a, b):
-    return 2 * N * (a + n * b)
-
-
 # tree
-
-
-def tree_down_only(n, N, a, b):
-    return ceil(log2(N)) * (a + n * b)
-
-
-def tree_to_base_e(n, N, a, b):
-    return 2 * log(N) * (a + n * b)
-
-
-def tree_to_base_e_rounded(n, N, a, b):
-    return 2 * ceil(log(N)) * (a + n * b)
-
-
-def tree_to_base_10(n, N, a, b):
-    return 2 * log10(N) * (a + n * b)
-
-
-def tree_without_rounding(n, N, a, b):
-    return 2 * log2(N) * (a + n * b)
-
-
-def tree_rounded_down(n, N, a, b):
-    return 2 * int(log2(N)) * (a + n * b)
-
-
-def tree_counts_messages(n, N, a, b):
-    return 2 * (N - 1) * (a + n * b)
-
-
-def tree_divides(n, N, a, b):
-    return 2 * ceil(log2(N)) * (a + n / N * b)
 
 
 # ring
 
 
-def ring_one_pass(n, N, a, b):
-    return (N - 1) * (a + n / N * b)
-
-
-def ring_of_n_rounds(n, N, a, b):
-    return 2 * N * (a + n / N * b)
-
-
-def ring_of_whole_tensors(n, N, a, b):
-    return 2 * (N - 1) * (a + n * b)
-
-
-def ring_with_too_few_chunks(n, N, a, b):
-    return 2 * (N - 1) * (a + n / (N - 1) * b)
-
-
-def ring_of_whole_bytes(n, N, a, b):
-    return 2 * (N - 1) * (a + n // N * b)
-
-
-def ring_with_half_the_latency(n, N, a, b):
-    return (N - 1) * a + 2 * (N - 1) / N * n * b
-
-
 # recursive doubling
 
 
-def doubling_twice(n, N, a, b):
-    return 2 * recursive_doubling_time(n, N, a, b)
-
-
-def doubling_as_a_tree(n, N, a, b):
-    return 2 * ceil(log2(N)) * (a + n * b)
-
-
-def doubling_without_folding(n, N, a, b):
-    return ceil(log2(N)) * (a + n * b)
-
-
-def doubling_without_rounding(n, N, a, b):
-    return log2(N) * (a + n * b)
-
-
-def doubling_divides(n, N, a, b):
-    return recursive_doubling_time(n / 2 ** floor(log2(N)), N, a, b)
-
-
 # halving and doubling
-
-
-def halving_only(n, N, a, b):
-    P = 2 ** floor(log2(N))
-    return log2(P) * a + (P - 1) / P * n * b + (2 * (a + n * b) if P < N else 0)
-
-
-def halving_whole_tensors(n, N, a, b):
-    P = 2 ** floor(log2(N))
-    return (2 * log2(P) + 2 * (P < N)) * (a + n * b)
-
-
-def halving_of_equal_pieces(n, N, a, b):
-    P = 2 ** floor(log2(N))
-    return 2 * log2(P) * (a + n / P * b) + (2 * (a + n * b) if P < N else 0)
-
-
-def halving_in_ring_rounds(n, N, a, b):
-    return ring_time(n, N, a, b)
-
-
-def halving_without_folding(n, N, a, b):
-    return 2 * (ceil(log2(N)) * a + (N - 1) / N * n * b)
-
-
-def halving_without_rounding(n, N, a, b):
-    return 2 * (log2(N) * a + (N - 1) / N * n * b)
-
-
-def halving_of_p_ranks_only(n, N, a, b):
-    P = 2 ** floor(log2(N))
-    return 2 * (log2(P) * a + (P - 1) / P * n * b)
 
 
 # cheapest
@@ -328,47 +202,18 @@ def not_written(n, N, a, b):
 
 WRONG = {
     "star_time": {
-        star_one_way: "one of the two passes",
-        star_at_once: "all at once",
-        star_of_n: "N for N-1",
         **slips(star_time),
     },
     "tree_time": {
-        tree_down_only: "one of the two passes",
-        tree_to_base_e: "a logarithm to another base",
-        tree_to_base_e_rounded: "a logarithm to another base",
-        tree_to_base_10: "a logarithm to another base",
-        tree_without_rounding: "rounds that are not whole",
-        tree_rounded_down: "rounds that are not whole",
-        tree_counts_messages: "one message after another",
-        tree_divides: "bytes divided",
         **slips(tree_time),
     },
     "ring_time": {
-        ring_one_pass: "one of the two passes",
-        ring_of_n_rounds: "N for N-1",
-        ring_of_whole_tensors: "whole tensors",
-        ring_with_too_few_chunks: "chunks of n/(N-1)",
-        ring_of_whole_bytes: "whole bytes only",
-        ring_with_half_the_latency: "latency of one pass",
         **slips(ring_time),
     },
     "recursive_doubling_time": {
-        doubling_twice: "two passes",
-        doubling_as_a_tree: "two passes",
-        doubling_without_folding: "no folding",
-        doubling_without_rounding: "no folding",
-        doubling_divides: "bytes divided",
         **slips(recursive_doubling_time),
     },
     "halving_doubling_time": {
-        halving_only: "one of the two passes",
-        halving_whole_tensors: "whole tensors",
-        halving_of_equal_pieces: "the last size in every round",
-        halving_in_ring_rounds: "a round for each rank",
-        halving_without_folding: "no folding",
-        halving_without_rounding: "no folding",
-        halving_of_p_ranks_only: "no folding",
         **slips(halving_doubling_time),
     },
     "cheapest": {

@@ -22,25 +22,6 @@ def all_rows(x, w):
     return x @ w
 
 
-def gathers_all_rows(x, w):
-    rank, world_size = ranks()
-    return torch.cat(gathered(x.tensor_split(world_size)[rank] @ w))
-
-
-def rows_of_rank_0(x, w):
-    return x.tensor_split(dist.get_world_size())[0] @ w
-
-
-def every_nth_row(x, w):
-    rank, world_size = ranks()
-    return x[rank::world_size] @ w
-
-
-def columns_for_rows(x, w):
-    rank, world_size = ranks()
-    return x @ w.tensor_split(world_size, dim=1)[rank]
-
-
 def all_rows_then_cuts(x, w):
     rank, world_size = ranks()
     return (x @ w).tensor_split(world_size)[rank]
@@ -91,32 +72,6 @@ def row_after_row(x, w):
 def own_columns(x, w):
     rank, world_size = ranks()
     return x @ w.tensor_split(world_size, dim=1)[rank]
-
-
-def joins_along_the_rows(x, w):
-    return torch.cat(gathered(own_columns(x, w)))
-
-
-def reshapes_what_it_gathered(x, w):
-    return torch.cat(gathered(own_columns(x, w))).reshape(len(x), -1)
-
-
-def one_tensor_many_times(x, w):
-    mine = own_columns(x, w)
-    pieces = [torch.empty_like(mine)] * dist.get_world_size()
-    dist.all_gather(pieces, mine)
-    return torch.cat(pieces, dim=1)
-
-
-def adds_the_columns(x, w):
-    mine = own_columns(x, w)
-    dist.all_reduce(mine)
-    return mine
-
-
-def every_nth_column(x, w):
-    rank, world_size = ranks()
-    return torch.cat(gathered(x @ w[:, rank::world_size]), dim=1)
 
 
 def adds_zeros(x, w):
@@ -189,36 +144,6 @@ def partial_sum(x, w):
     return x.tensor_split(world_size, dim=1)[rank] @ w.tensor_split(world_size)[rank]
 
 
-def adds_on_rank_0_only(x, w):
-    y = partial_sum(x, w)
-    dist.reduce(y, 0)
-    return y if dist.get_rank() == 0 else partial_sum(x, w)
-
-
-def adds_whole_products(x, w):
-    y = x @ w
-    dist.all_reduce(y)
-    return y
-
-
-def averages(x, w):
-    y = partial_sum(x, w)
-    dist.all_reduce(y)
-    return y / dist.get_world_size()
-
-
-def loses_the_remainder(x, w):
-    rank, world_size = ranks()
-    k = len(w) // world_size
-    y = x[:, rank * k : (rank + 1) * k] @ w[rank * k : (rank + 1) * k]
-    dist.all_reduce(y)
-    return y
-
-
-def joins_the_partial_sums(x, w):
-    return torch.cat(gathered(partial_sum(x, w)), dim=1)
-
-
 def gathers_and_adds(x, w):
     return sum(gathered(partial_sum(x, w)))
 
@@ -281,31 +206,6 @@ def my_layers(layers):
     return layers[rank * count : (rank + 1) * count]
 
 
-def all_layers_everywhere(x, layers):
-    for layer in layers:
-        x = x @ layer
-    return x
-
-
-def begins_with_x(x, layers):
-    for layer in my_layers(layers):
-        x = x @ layer
-    return x
-
-
-def returns_what_arrived(x, layers):
-    rank, world_size = ranks()
-    arrived = x.clone()
-    if rank > 0:
-        dist.recv(arrived, rank - 1)
-    h = arrived
-    for layer in my_layers(layers):
-        h = h @ layer
-    if rank < world_size - 1:
-        dist.send(h, rank + 1)
-    return arrived
-
-
 def relay(x, layers):
     """Right, and used by the wrong ones below."""
     rank, world_size = ranks()
@@ -317,11 +217,6 @@ def relay(x, layers):
     if rank < world_size - 1:
         dist.send(x, rank + 1)
     return x
-
-
-def every_nth_layer(x, layers):
-    rank, world_size = ranks()
-    return relay(x, layers[rank::world_size])
 
 
 def rank_0_receives(x, layers):
@@ -447,11 +342,6 @@ def relay_by_lib_p2p(x, layers):
 
 WRONG = {
     "split_rows": {
-        all_rows: "all rows",
-        gathers_all_rows: "all rows",
-        rows_of_rank_0: "rank 0's rows everywhere",
-        every_nth_row: "every N-th row",
-        columns_for_rows: "columns instead of rows",
         all_rows_then_cuts: "everyone computes everything",
         gathers_and_drops: "sent what nobody needs",
         rows_without_a_product: "a product that cannot be counted",
@@ -459,12 +349,6 @@ WRONG = {
         not_written: "not written",
     },
     "split_columns": {
-        own_columns: "not gathered",
-        joins_along_the_rows: "joined along the rows",
-        reshapes_what_it_gathered: "reshaped after the gather",
-        one_tensor_many_times: "one tensor N times",
-        adds_the_columns: "added instead of joined",
-        every_nth_column: "every N-th column",
         adds_zeros: "all-reduced with zeros",
         one_broadcast_per_rank: "more than one all-gather",
         all_rows: "everyone computes everything",
@@ -475,12 +359,6 @@ WRONG = {
         not_written: "not written",
     },
     "split_inner": {
-        partial_sum: "not added up",
-        adds_on_rank_0_only: "not added up",
-        adds_whole_products: "N times the result",
-        averages: "averaged",
-        loses_the_remainder: "a remainder lost",
-        joins_the_partial_sums: "joined instead of added",
         gathers_and_adds: "gathered and added",
         reduces_and_broadcasts: "more than one collective",
         averages_whole_products: "everyone computes everything",
@@ -490,10 +368,6 @@ WRONG = {
         not_written: "not written",
     },
     "pipeline": {
-        all_layers_everywhere: "all layers at once",
-        begins_with_x: "began again with x",
-        returns_what_arrived: "passed on unchanged",
-        every_nth_layer: "every N-th layer",
         rank_0_receives: "rank 0 waits for somebody",
         rank_0_receives_from_minus_1: "rank 0 waits for somebody",
         sends_nothing: "nothing was sent on",

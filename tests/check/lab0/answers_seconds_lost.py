@@ -86,11 +86,6 @@ def no_pipeline(model, cluster, batch):
     return {way: t for way, t in told_one_by_one(model, cluster, batch).items() if way != "pipeline"}
 
 
-def everything_fits(model, cluster, batch):
-    larger = cluster._replace(memory=1e15)
-    return told_one_by_one(model._replace(layers=model.layers), larger, batch)
-
-
 def data_for_few_sequences(model, cluster, batch):
     """As if a copy of the model needed no memory where there are few sequences."""
     found = told_one_by_one(model, cluster, batch)
@@ -114,10 +109,6 @@ def changed(*ways, factor=1.1):
     return answer
 
 
-def not_written(model, cluster, batch):
-    raise NotImplementedError
-
-
 RIGHT = [told_one_by_one, sorted_by_seconds, all_by_a_loop]
 WRONG = {
     returns_nothing: "nothing returned",
@@ -126,7 +117,6 @@ WRONG = {
     names_of_its_own: "not the six",
     infinite_where_it_does_not_fit: "no such strategy",
     no_pipeline: "leaves out what fits",
-    everything_fits: "does not look at memory",
     data_for_few_sequences: "takes what does not fit",
     calls_lib: "called lib's",
     changed("data"): "seconds of data",

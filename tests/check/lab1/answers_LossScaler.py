@@ -145,11 +145,6 @@ class OnePerGradient(ByMethods):
         return super().step(optimizer, group, lambda tensor, _: tensor.fill_(any(found)))
 
 
-class TheFirstGroup(ByMethods):
-    def gradients(self, optimizer):
-        return [p.grad for p in optimizer.param_groups[0]["params"] if p.grad is not None]
-
-
 class WithoutScale:
     def __init__(self, *numbers):
         self.inner = ByMethods(*numbers)
@@ -201,7 +196,6 @@ WRONG = {
     StepsOnZeros: "steps in a skipped step",
     LowersItsOwnScale: "ranks with different scales",
     OnePerGradient: "more than one number",
-    TheFirstGroup: "the first parameter group only",
     WithoutScale: "no scale",
     NotWritten: "not written",
 }

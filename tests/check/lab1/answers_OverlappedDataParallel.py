@@ -234,13 +234,6 @@ class WaitsForAGradient(Counting):
             super().average_gradients()
 
 
-class SilentForEver(Counting):
-    @contextlib.contextmanager
-    def no_sync(self):
-        self.syncs = False
-        yield
-
-
 class WithoutModule(nn.Module):
     def __init__(self, *args):
         super().__init__()
@@ -341,7 +334,6 @@ WRONG = {
     OneStateForAll: "one state for all wrappers",
     KeepsEveryFlat: "kept from step to step",
     WaitsForAGradient: "zeros left out",
-    SilentForEver: "no_sync for ever",
     WithoutModule: "another name",
     NotWritten: "not written",
 }

@@ -101,10 +101,6 @@ def one_total_for_ever(model, microbatches, loss_fn):
     return TOTAL.copy_(_right(model, microbatches, loss_fn))
 
 
-def averages_the_losses_as_a_number(model, microbatches, loss_fn):
-    return float(_right(model, microbatches, loss_fn))
-
-
 def not_written(model, microbatches, loss_fn):
     raise NotImplementedError
 
@@ -152,7 +148,6 @@ WRONG = {
     computes_the_loss_again: "computed twice",
     averages_by_itself: "its own average",
     one_total_for_ever: "one buffer for all calls",
-    averages_the_losses_as_a_number: "a plain number",
     not_written: "not written",
 }
 

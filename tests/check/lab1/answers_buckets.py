@@ -194,14 +194,6 @@ def views_of_the_flat(parameters, group, all_reduce):
 # reduce_bucket: wrong
 
 
-def rebinds_the_name(parameters, group, all_reduce):
-    flat, at = averaged(parameters, group, all_reduce), 0
-    for p in parameters:
-        g = p.grad
-        g = flat[at : at + g.numel()].view_as(g)
-        at += p.numel()
-
-
 def zeros_that_it_forgets(parameters, group, all_reduce):
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     flat = flatten(gradients)
@@ -213,12 +205,6 @@ def does_not_expect_none(parameters, group, all_reduce):
     flat = torch.cat([p.grad.reshape(-1) for p in parameters])
     all_reduce(flat, group)
     unflatten(flat / dist.get_world_size(group), [p.grad for p in parameters])
-
-
-def stays_at_the_beginning(parameters, group, all_reduce):
-    flat = averaged(parameters, group, all_reduce)
-    for p in parameters:
-        p.grad.copy_(flat[: p.numel()].view_as(p))
 
 
 def loses_its_place(parameters, group, all_reduce):
@@ -259,12 +245,6 @@ def a_column(parameters, group, all_reduce):
     flat = flatten([grad(p) for p in parameters])[:, None]
     all_reduce(flat, group)
     unflatten(flat[:, 0] / dist.get_world_size(group), [p.grad for p in parameters])
-
-
-def in_float32(parameters, group, all_reduce):
-    flat = flatten([grad(p) for p in parameters]).float()
-    all_reduce(flat, group)
-    unflatten(flat / dist.get_world_size(group), [p.grad for p in parameters])
 
 
 def returns_early(parameters, group, all_reduce):
@@ -315,14 +295,11 @@ WRONG = {
         no_plan_yet: "not written",
     },
     "reduce_bucket": {
-        rebinds_the_name: "never written back",
         zeros_that_it_forgets: "a parameter without gradient",
         does_not_expect_none: "a parameter without gradient",
-        stays_at_the_beginning: "pieces in the wrong places",
         loses_its_place: "pieces in the wrong places",
         writes_to_a_reshaped_copy: "a copy of a gradient that is not contiguous",
         views_every_gradient: "a copy of a gradient that is not contiguous",
-        in_float32: "rounded on the way",
         returns_early: "a rank that returns early",
         nothing_to_do_alone: "a parameter without gradient",
         one_flat_tensor_for_ever: "one buffer for all calls",

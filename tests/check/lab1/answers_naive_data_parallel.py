@@ -2,7 +2,6 @@
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from lib import collectives
 from lib.data_parallel import replicate
@@ -13,21 +12,6 @@ def tensors(module):
 
 
 # broadcast_parameters: wrong
-
-
-@torch.no_grad()
-def new_parameters(module, group=None):
-    for name, p in list(module.named_parameters()):
-        owner = module.get_submodule(name.rpartition(".")[0])
-        received = collectives.broadcast(p.clone(), 0, group)
-        setattr(owner, name.rpartition(".")[2], nn.Parameter(received, p.requires_grad))
-    for b in module.buffers():
-        collectives.broadcast(b, 0, group)
-
-
-def loads_a_state_dict(module, group=None):
-    state = {name: collectives.broadcast(t.clone(), 0, group) for name, t in module.state_dict().items()}
-    module.load_state_dict(state)
 
 
 DONE = set()
@@ -93,11 +77,6 @@ def grad(p):
 def takes_what_it_returns(parameters, group, all_reduce):
     for p in trained(parameters):
         p.grad = all_reduce(grad(p) / dist.get_world_size(group), group)
-
-
-def divides_what_it_returns(parameters, group, all_reduce):
-    for p in trained(parameters):
-        p.grad = all_reduce(grad(p), group) / dist.get_world_size(group)
 
 
 def divides_and_forgets_to_sum(parameters, group, all_reduce):
@@ -167,15 +146,12 @@ def all_in_one(parameters, group, all_reduce):
 
 WRONG = {
     "broadcast_parameters": {
-        new_parameters: "another tensor in its place",
-        loads_a_state_dict: "not in the state dict",
         once_only: "nothing is delivered",
         calls_lib: "called lib's",
         no_broadcast_yet: "not written",
     },
     "average_gradients": {
         takes_what_it_returns: "what all_reduce returns",
-        divides_what_it_returns: "what all_reduce returns",
         divides_and_forgets_to_sum: "nothing written back",
         returns_where_there_is_nothing: "skipped on some ranks",
         gradients_in_one_buffer_for_all_models: "one buffer for all calls",

@@ -85,18 +85,6 @@ def of_the_world(parameters, start, velocity, lr, momentum, group, all_reduce):
     by_data(parameters, start, velocity, lr, momentum, None, lambda tensor, group: all_reduce(tensor))
 
 
-def leaves_the_parameters(parameters, start, velocity, lr, momentum, group, all_reduce):
-    by_data([p.detach().clone() for p in parameters], start, velocity, lr, momentum, group, all_reduce)
-
-
-def leaves_start(parameters, start, velocity, lr, momentum, group, all_reduce):
-    by_data(parameters, [w.clone() for w in start], velocity, lr, momentum, group, all_reduce)
-
-
-def leaves_the_velocity(parameters, start, velocity, lr, momentum, group, all_reduce):
-    by_data(parameters, start, [v.clone() for v in velocity], lr, momentum, group, all_reduce)
-
-
 def a_velocity_of_its_own(parameters, start, velocity, lr, momentum, group, all_reduce):
     by_data(parameters, start, velocity, lr, momentum, group, all_reduce)
     for v in velocity:
@@ -125,9 +113,6 @@ WRONG = {
     sums_the_velocity_too: "not each parameter once",
     in_float32: "rounded on the way",
     of_the_world: "the group is not passed on",
-    leaves_the_parameters: "parameters not written back",
-    leaves_start: "start stays behind",
-    leaves_the_velocity: "velocity forgotten",
     a_velocity_of_its_own: "the velocity",
     the_mean_alone: "not the outer step",
     calls_lib: "called lib's",

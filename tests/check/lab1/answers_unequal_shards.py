@@ -18,19 +18,11 @@ def summed(number, group, all_reduce):
 # weighted_loss: wrong
 
 
-def own_mean_or_zero(loss_sum, count, group=None, all_reduce=SUM):
-    return loss_sum / max(count, 1)
-
-
 def all_reduces_the_loss(loss_sum, count, group=None, all_reduce=SUM):
     loss = loss_sum * 1
     with torch.no_grad():
         all_reduce(loss, group)
     return loss * dist.get_world_size(group) / summed(count, group, all_reduce)
-
-
-def a_detached_loss(loss_sum, count, group=None, all_reduce=SUM):
-    return torch.tensor(loss_sum.item() * dist.get_world_size(group) / summed(count, group, all_reduce))
 
 
 def gathers_the_counts(loss_sum, count, group=None, all_reduce=SUM):
@@ -92,13 +84,6 @@ def a_plain_loop(batches, group=None, all_reduce=SUM):
     yield from batches
 
 
-def leaves_when_it_is_done(batches, group=None, all_reduce=SUM):
-    for batch in batches:
-        summed(1, group, all_reduce)
-        yield batch
-    summed(0, group, all_reduce)
-
-
 def asks_once_only(batches, group=None, all_reduce=SUM):
     yield from batches
     while summed(0, group, all_reduce):
@@ -110,12 +95,6 @@ def counts_them_first(batches, group=None, all_reduce=SUM):
     all_reduce(turns, group, dist.ReduceOp.MAX)
     batches = iter(batches)
     for _ in range(turns.item()):
-        yield next(batches, None)
-
-
-def looks_and_forgets(batches, group=None, all_reduce=SUM):
-    batches = iter(batches)
-    while summed(next(batches, None) is not None, group, all_reduce):
         yield next(batches, None)
 
 
@@ -182,9 +161,7 @@ def an_iterator(batches, group=None, all_reduce=SUM):
 
 WRONG = {
     "weighted_loss": {
-        own_mean_or_zero: "a mean of means",
         all_reduces_the_loss: "the loss itself all-reduced",
-        a_detached_loss: "cut from the graph",
         gathers_the_counts: "not what it was given",
         a_factor_on_the_class: "one number for all calls",
         calls_libs_loss: "called lib's",
@@ -192,10 +169,8 @@ WRONG = {
     },
     "until_all_done": {
         a_plain_loop: "stops by itself",
-        leaves_when_it_is_done: "not all take part",
         asks_once_only: "stops by itself",
         counts_them_first: "batches lost",
-        looks_and_forgets: "batches lost",
         one_iterator_in_a_global: "one iterator for all loops",
         returns_libs: "called lib's",
         no_turns_yet: "not written",

@@ -1,7 +1,6 @@
 """Answers to Lab 2's WeightStash, beside its MISTAKES: wrong ones, each with its hint, and right ones."""
 
 from collections import deque
-from types import SimpleNamespace
 
 from as_an_answer import as_an_answer
 
@@ -66,19 +65,6 @@ class BackwardWithoutNames(Plain):
         return tuple(super().for_backward(j).values())
 
 
-class HidesWhatItRead(Plain):
-    """Deep in what it keeps, and as views."""
-
-    def __init__(self, weights):
-        super().__init__(weights)
-        self.log = SimpleNamespace(read=[])
-
-    def for_backward(self, j):
-        weights = self.under_way.pop(j)
-        self.log.read.append((j, {"views": [w[1:] for w in weights.values()]}))
-        return weights
-
-
 class HidesItInTheClass(Plain):
     read = []  # noqa: RUF012
 
@@ -116,7 +102,6 @@ WRONG = {
     OneForAllStages: "kept on the class",
     ADefaultArgument: "kept on the class",
     BackwardWithoutNames: "not weights",
-    HidesWhatItRead: "never forgets",
     HidesItInTheClass: "never forgets",
     ListOfAllVersions: "never forgets",
     NotWritten: "not written",

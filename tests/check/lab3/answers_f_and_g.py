@@ -147,11 +147,6 @@ def one_buffer_for_each_shape(x, group, all_reduce):
     return total.view_as(total)
 
 
-def group_in_a_global(x, group=None, all_reduce=collectives.all_reduce):
-    NOW["call"] = group, all_reduce
-    return mapping("", same, lambda dy, *_: summed(dy, *NOW["call"]))(x)
-
-
 def libs_copy(x, group=None, all_reduce=collectives.all_reduce):
     return tp.copy_to_group(x, group, all_reduce)
 
@@ -219,7 +214,6 @@ WRONG = {
             "backward returns nothing",
         mapping("copy_in_place", same, in_place): "the gradient overwritten",
         mapping("copy_overwrites_x", overwrites_x, summed): "x overwritten",
-        group_in_a_global: "state shared by two calls",
         detached: "no gradient",
         libs_copy: "called lib's",
         not_written: "not written",

@@ -330,31 +330,6 @@ def by_autograd(q, k, v, layout, causal=True, group=None):
     return so_far.out
 
 
-def keeps_the_blocks(q, k, v, layout, causal=True, group=None):
-    """Keeps all blocks on ctx, so that backward need not ask for them again."""
-
-    class Function(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, q, k, v):
-            ring = Ring(k, layout, causal, group)
-            ctx.ring, ctx.blocks, block, so_far = ring, [], torch.stack([k, v]), None
-            for step in range(ring.cp):
-                ctx.blocks.append(block)
-                part = attend(q, *block, *ring.places(ring.owner(step)))
-                so_far = part if so_far is None else merge_attention(so_far, part)
-                if step < ring.cp - 1:
-                    block = ring.pass_on(block, ring.owner(step))
-            ctx.save_for_backward(q, k, v, *so_far)
-            return so_far.out
-
-        @staticmethod
-        def backward(ctx, d_out):
-            q, k, v, *whole = ctx.saved_tensors
-            return ctx.ring.backward(q, k, v, Attended(*whole), d_out)
-
-    return Function.apply(q, k, v)
-
-
 LAST = {}
 
 
@@ -413,7 +388,6 @@ WRONG = {
     answer(OwnTravelsToo): "a hop more than is needed",
     answer(RepeatedHeads): "heads repeated before they travel",
     all_keys_first: "scores of all keys",
-    keeps_the_blocks: "all keys kept",
     answer(OutputsAdded): "one block, not all",
     answer(MaskOfItsOwn): "whose keys these are",
     answer(OwnKeysAlone): "queries without some keys",

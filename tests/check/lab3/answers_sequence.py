@@ -185,10 +185,6 @@ def chunks_one_after_another(
     )
 
 
-def g_and_cut(x, group, all_gather, reduce_scatter):
-    return mine(tp.reduce_from_group(x, group), group)
-
-
 def reduces_and_cuts(x, group, all_gather, reduce_scatter):
     join, _ = ways(group, all_gather, reduce_scatter)
     return Pair.apply(x, lambda x: mine(collectives.all_reduce(x.clone(), group), group), join)
@@ -252,13 +248,6 @@ def frozen_ones_too(parameters, group, all_reduce):
     summed([p.grad for p in parameters], group, all_reduce)
 
 
-def sends_frozen_ones(parameters, group, all_reduce):
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    summed(gradients, group, all_reduce)
-    for p, gradient in zip(parameters, gradients, strict=True):
-        p.grad = gradient if p.requires_grad else None
-
-
 @torch.no_grad()
 def the_parameters_too(parameters, group, all_reduce):
     one_bucket(parameters, group, all_reduce)
@@ -298,7 +287,6 @@ WRONG = {
         **{gather: hint for (gather, _), hint in BOTH.items()},
     },
     "scatter_sequence": {
-        g_and_cut: "backward without the gather",
         reduces_and_cuts: "not what it was given",
         scatter_without_group: "the group is not passed on",
         calls_libs_scatter: "called lib's",
@@ -309,7 +297,6 @@ WRONG = {
         leaves_none: "a parameter without gradient",
         nothing_here_nothing_to_do: "sizes that differ between ranks",
         frozen_ones_too: "frozen ones too",
-        sends_frozen_ones: "frozen ones too",
         the_parameters_too: "the parameter, not its gradient",
         sums_in_float32: "rounded on the way",
         an_imported_all_reduce: "not what it was given",

@@ -67,12 +67,6 @@ def by_layer_alone(state, rank, tp):
     }
 
 
-def contiguous_views(state, rank, tp):
-    by_regular_expression(state, rank, tp)
-    dims = {name: dim_of(name) for name in state}
-    return {n: t.clone() if dims[n] is None else t.chunk(tp, dims[n])[rank].contiguous() for n, t in state.items()}
-
-
 def into_the_given_one(state, rank, tp):
     parts = by_regular_expression(state, rank, tp)
     for name in state:
@@ -113,7 +107,6 @@ WRONG = {
     by_layer_alone: "an error where all divides",
     in_float32: "another dtype",
     into_the_given_one: "changed what it was given",
-    contiguous_views: "views of what is cut",
     into_the_same_buffers: "one buffer for all calls",
     looks_at_the_vocabulary_only: "no error",
     calls_libs: "called lib's",

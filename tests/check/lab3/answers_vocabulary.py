@@ -177,11 +177,6 @@ def shifts_in_place(logits, targets, group, all_reduce):
     return autograd_and_g(logits, targets, group, all_reduce, in_place=True)
 
 
-def cross_entropy_of_its_own(logits, targets, group, all_reduce):
-    row, _ = own(targets, logits.shape[-1], group)
-    return F.cross_entropy(logits.flatten(0, 1), row.flatten())
-
-
 def shifted_loss(logits, targets, group, all_reduce, shift):
     """The loss with shift(logits) in place of m. (B, T)"""
     z = logits - shift(logits.detach()).unsqueeze(-1)
@@ -358,7 +353,6 @@ WRONG = {
         keeps_ctx_in_a_global: "kept beside ctx",
         only_where_the_targets_are: "not on every rank",
         in_float32: "rounded on the way",
-        cross_entropy_of_its_own: "softmax over the rank's own words",
         without_the_max: "no largest taken off",
         max_as_a_sum: "the max taken as a sum",
         max_as_a_sum_in_two_messages: "the max taken as a sum",

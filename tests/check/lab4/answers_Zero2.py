@@ -4,7 +4,6 @@ The wrong ones are `ByHand`, a right one, but for a method or two; edits of lib'
 """
 
 from collections import deque
-from types import SimpleNamespace
 
 import torch
 from as_an_answer import as_an_answer
@@ -179,17 +178,6 @@ class SendsTwice(ByHand):
         return super().start(flat, line)
 
 
-class InFloat32(ByHand):
-    """The shard's own gradient is rounded, too."""
-
-    def line(self, flat):
-        return flat.take_gradients().float()
-
-    def keep_oldest(self):
-        flat, work = self.under_way.pop(0)
-        flat.add_gradient(work.wait().double())
-
-
 class NeverDrops(ByHand):
     def line(self, flat):
         gradients = [p.grad for p in flat.parameters]
@@ -216,17 +204,6 @@ class DividesInStep(ByHand):
         super().step()
 
 
-class AtTheEnd(ByHand):
-    def gradient_is_ready(self, parameter):
-        pass
-
-
-class SendsInTheHook(ByHand):
-    def start(self, flat, line):
-        piece = self.reduce_scatter(line, flat.group)
-        return SimpleNamespace(wait=lambda: piece)
-
-
 class NotWritten(ByHand):
     def gradient_is_ready(self, parameter):
         raise NotImplementedError
@@ -242,12 +219,9 @@ WRONG = {
     OnTheClass: "kept for all of the class",
     LeavesWithTheFirst: "a flat leaves too early",
     SendsTwice: "other messages",
-    InFloat32: "rounded on the way",
     NeverDrops: "gradients not dropped",
     DropsAtTheEnd: "gradients not dropped",
     DividesInStep: "no mean in the shard",
-    AtTheEnd: "everything at the end",
-    SendsInTheHook: "backward waits for the network",
     NotWritten: "not written",
 }
 

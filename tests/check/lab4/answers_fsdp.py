@@ -75,15 +75,6 @@ class WholeGradientsStay(AsInTheNotebook):
         flat.add_gradient(self.reduce_scatter(line / dist.get_world_size(flat.group), flat.group))
 
 
-class NotReduced(AsInTheNotebook):
-    """Its own gradient's piece, whatever the others have."""
-
-    def reduce(self, flat):
-        line = flat.take_gradients()
-        self.reduce_scatter(line, flat.group)
-        flat.add_gradient(line.chunk(dist.get_world_size(flat.group))[dist.get_rank(flat.group)].clone())
-
-
 class InOneLine(AsInTheNotebook):
     """All flats' gradients in one line, rank by rank."""
 
@@ -223,7 +214,6 @@ WRONG = {
         InheritsReshard: "called lib's",
         AsksLibs: "called lib's",
         AsksLibsReshard: "called lib's",
-        NotReduced: "another rank's gradient",
         GradientsAsTheyAre: "an unused parameter",
         WholeGradientsStay: "whole gradients stay",
         InOneLine: "another number of calls",

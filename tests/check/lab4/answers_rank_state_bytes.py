@@ -35,22 +35,6 @@ def per_parameter_first(parameters, stage, N, precision="mixed"):
 # wrong
 
 
-def gradient_first(parameters, stage, N, precision="mixed"):
-    return sum(parts(parameters, stage, N, precision, 2, 1, 3))
-
-
-def greater_than(parameters, stage, N, precision="mixed"):
-    return sum(parts(parameters, stage, N, precision, 2, 3, 4))
-
-
-def counts_from_one(parameters, stage, N, precision="mixed"):
-    return sum(parts(parameters, stage, N, precision, 0, 1, 2))
-
-
-def whole_division(parameters, stage, N, precision="mixed"):
-    return sum(int(part) for part in parts(parameters, stage, N, precision))
-
-
 def in_whole_bytes(parameters, stage, N, precision="mixed"):
     return round(part_by_part(parameters, stage, N, precision))
 
@@ -83,10 +67,6 @@ def not_written(parameters, stage, N, precision="mixed"):
 
 
 WRONG = {
-    gradient_first: "gradient before optimizer",
-    greater_than: "a stage too late",
-    counts_from_one: "a stage too early",
-    whole_division: "rounded",
     in_whole_bytes: "rounded",
     optimizer_twice: "a part is wrong",
     prints_it: "nothing returned",

@@ -25,25 +25,6 @@ def calls_libs(f, x):
     return libs.recompute(f, x)
 
 
-def keeps_the_graph(f, x):
-    """Called with a graph in forward; backward goes through that one."""
-
-    class Keeping(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, anchor):
-            with torch.enable_grad():
-                ctx.x = x.detach().requires_grad_(ctx.needs_input_grad[0])
-                ctx.y = f(ctx.x)
-            return ctx.y.detach()
-
-        @staticmethod
-        def backward(ctx, dy):
-            torch.autograd.backward([ctx.y], [dy])
-            return ctx.x.grad, None
-
-    return Keeping.apply(x, anchor())
-
-
 class Newest:
     """The newest call's f and x: of several, one that is under way finds another's."""
 
@@ -111,7 +92,6 @@ def with_grad_of_all(f, x):
 WRONG = {
     calls_torchs: "called what it builds",
     calls_libs: "called what it builds",
-    keeps_the_graph: "the graph is kept",
     in_a_global: "what the calls share",
     needs_a_row: "cut off",
     not_written: "not written",

@@ -61,12 +61,6 @@ def no_rows_no_result(rows, weights, counts):
     return split_and_join(rows, weights, counts) if len(rows) else None
 
 
-def masked(rows, weights, counts):
-    """All rows by every matrix, and a mask."""
-    expert = torch.arange(len(counts)).repeat_interleave(counts)
-    return sum((expert == e).unsqueeze(1) * (rows @ w) for e, w in enumerate(weights))
-
-
 def in_the_rows(rows, weights, counts):
     """Right where D = F: written over the rows."""
     y = split_and_join(rows, weights, counts)
@@ -242,7 +236,6 @@ WRONG = {
         calls_libs_product: "called lib's",
         float32_result: "another dtype",
         no_rows_no_result: "no rows at all",
-        masked: "every row by every matrix",
         in_the_rows: "changed in place",
         no_product_yet: "not written",
     },

@@ -56,11 +56,6 @@ def without_group_in_backward(rows, send_counts, receive_counts, group, all_to_a
     return Pair.apply(rows, forth, lambda dy: all_to_all(dy, None, receive_counts, send_counts))
 
 
-def lib_s_in_backward(rows, send_counts, receive_counts, group, all_to_all):
-    forth = lambda rows: all_to_all(rows, group, send_counts, receive_counts)
-    return Pair.apply(rows, forth, lambda dy: collectives.all_to_all(dy, group, receive_counts, send_counts))
-
-
 def the_same_list_twice(rows, send_counts, receive_counts, group, all_to_all):
     return exchange_rows(rows, send_counts, send_counts, group, all_to_all)
 
@@ -111,12 +106,6 @@ def own_block_by_the_world_s_rank(rows, send_counts, receive_counts, group, all_
     blocks = list(y.split(receive_counts))
     blocks[rank] = rows.split(send_counts)[rank]
     return torch.cat(blocks)
-
-
-def counts_sorted(rows, send_counts, receive_counts, group, all_to_all):
-    y = exchange_rows(rows, [*send_counts], [*receive_counts], group, all_to_all)
-    send_counts.sort(), send_counts.append(0)
-    return y
 
 
 def no_exchange_yet(rows, send_counts, receive_counts, group=None, all_to_all=collectives.all_to_all):
@@ -186,28 +175,6 @@ class RowsTwice(InSteps):
         return super().home(rows, send_counts, receive_counts)
 
 
-class ReceivesByExpert(InSteps):
-    def lists(self, received):
-        sent = self.last.load.view_as(received).sum(1).tolist()
-        return sent, received.flatten()[: len(received)].tolist()
-
-
-class NoGrad(InSteps):
-    @torch.no_grad()
-    def compute(self, rows, received):
-        return super().compute(rows, received)
-
-
-class BareAllToAll(InSteps):
-    def home(self, rows, send_counts, receive_counts):
-        return self.all_to_all(rows, self.group, receive_counts, send_counts)
-
-
-class WithoutRows(InSteps):
-    def run(self, rows):
-        return super().run(rows) if len(rows) else rows
-
-
 class WithoutReceived(InSteps):
     def home(self, rows, send_counts, receive_counts):
         return super().home(rows if len(rows) else rows.detach(), send_counts, receive_counts)
@@ -266,21 +233,15 @@ WRONG = {
         the_same_list_twice: "the lists the wrong way round",
         own_rows_first: "rows in another order",
         padded: "more than the rows",
-        counts_sorted: "changed in place",
         without_group_in_backward: "the group is not passed on",
-        lib_s_in_backward: "not what it was given",
         no_exchange_yet: "not written",
     },
     "ExpertParallelMoE": {
         CallsSuper: "called lib's",
         Inherits: "called lib's",
         NoReturn: "nothing returned",
-        WithoutRows: "a rank without rows",
         WithoutReceived: "a rank without rows",
-        ReceivesByExpert: "another rank's counts",
         NotHome: "not sent home",
-        NoGrad: "gradients stop",
-        BareAllToAll: "gradients stop",
         RowsTwice: "more than rows and counts",
         ListsOfTheLastCall: "a call under way",
         NotWritten: "not written",

@@ -255,49 +255,9 @@ class Plain(moe.SharedMoE):
         return super().forward(x)
 
 
-class OneAfterTheOther(moe.SharedMoE):
-    def forward(self, x):
-        a, b = self.halves(x.flatten(0, -2))
-        ys = []
-        for half in (a, b):
-            y = half.start_combine(half.experts(half.start_dispatch()()))()
-            ys.append(y + self.shared(half.tokens))
-        return torch.cat(ys)
-
-
-class SharedAfterTheWait(InHalves):
-    def forward(self, x):
-        a, b = self.halves(x.flatten(0, -2))
-        there_a, there_b = a.start_dispatch(), b.start_dispatch()
-        home_a = a.start_combine(a.experts(there_a()))
-        home_b = b.start_combine(b.experts(there_b()))
-        y_a, y_b = home_a(), home_b()
-        return torch.cat([self.shared(a.tokens) + y_a, self.shared(b.tokens) + y_b])
-
-
-class BothHomeAtTheEnd(InHalves):
-    def forward(self, x):
-        a, b = self.halves(x.flatten(0, -2))
-        there_a, there_b = a.start_dispatch(), b.start_dispatch()
-        shared = self.shared(x)
-        rows_a, rows_b = a.experts(there_a()), b.experts(there_b())
-        home_a, home_b = a.start_combine(rows_a), b.start_combine(rows_b)
-        return shared + torch.cat([home_a(), home_b()])
-
-
 class Flat(InHalves):
     def joined(self, x, a, b):
         return torch.cat([a, b])
-
-
-class WrongOrder(InHalves):
-    def joined(self, x, a, b):
-        return torch.cat([b, a]).view_as(x)
-
-
-class SharedOnce(InHalves):
-    def forward(self, x):
-        return super().forward(x) - self.shared(x)
 
 
 class Forgotten(InHalves):
@@ -314,20 +274,10 @@ class Forgotten(InHalves):
         return torch.cat([shared_a + home_a(), shared_b + home_b()])
 
 
-class NoGradient(InHalves):
-    def joined(self, x, a, b):
-        return torch.cat([a, b.detach()]).view_as(x)
-
-
 class SharedWithoutGradient(InHalves):
     def forward(self, x):
         y = super().forward(x)
         return y + 0.5 * (self.shared(x) - self.shared(x).detach())
-
-
-class NoReturn(InHalves):
-    def forward(self, x):
-        super().forward(x)
 
 
 class NotWithoutTokens(InHalves):
@@ -374,17 +324,10 @@ WRONG = {
     },
     "OverlappedMoE": {
         Inherits: "called lib's",
-        OneAfterTheOther: "one after the other",
-        SharedAfterTheWait: "the shared expert after the wait",
-        BothHomeAtTheEnd: "the shared expert after the wait",
-        WrongOrder: "halves in each other's place",
         Plain: "the whole at once",
         Forgotten: "never waited for",
         Flat: "another shape",
-        SharedOnce: "without the shared expert",
-        NoGradient: "another gradient",
         SharedWithoutGradient: "another gradient",
-        NoReturn: "nothing returned",
         NotWithoutTokens: "a rank without rows",
         CountsOnceMore: "more than the rows",
         NotWritten: "not written",

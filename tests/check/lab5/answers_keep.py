@@ -82,11 +82,6 @@ def sorted_by_one_key(choice, n_experts, C):
 # wrong
 
 
-def two_places_at_most(choice, n_experts, C):
-    line = lambda experts: [(t, p) for p in range(min(2, experts.shape[1])) for t in range(len(experts))]
-    return routing(sorted(kept(choice, n_experts, C, line)), choice)
-
-
 def two_places_always(choice, n_experts, C):
     line = lambda experts: [(t, p) for p in range(2) for t in range(len(experts))]
     return routing(sorted(kept(choice, n_experts, C, line)), choice)
@@ -193,7 +188,6 @@ WRONG = {
     numbers_for_weights: "weights detached",
     renormalised: "not the choice's weights",
     floats_when_empty: "nobody to keep",
-    two_places_at_most: "first choices alone",
     two_places_always: "another k",
     k_at_most_E: "an error in one case",
     float64_weights: "another form",

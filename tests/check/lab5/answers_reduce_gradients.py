@@ -68,12 +68,6 @@ def alone_it_sends_nothing(model, expert_dp_group, world=None, all_reduce=collec
 # wrong
 
 
-def experts_divided_by_ep(model, expert_dp_group, world, all_reduce):
-    ep = dist.get_world_size(world) // dist.get_world_size(expert_dp_group)
-    W = dist.get_world_size(world)
-    reduce_with(model, expert_dp_group, world, all_reduce, experts_by=ep if 1 < ep < W else W)
-
-
 def dense_mean_over_the_experts_group(model, expert_dp_group, world, all_reduce):
     dp = dist.get_world_size(expert_dp_group)
     reduce_with(model, expert_dp_group, world, all_reduce, dense_by=dp, dense_over=expert_dp_group)
@@ -162,7 +156,6 @@ WRONG = {
     unused_stays_none: "a parameter without gradient",
     unused_one_by_one: "sizes that differ between ranks",
     dense_mean_over_the_experts_group: "the rest over the experts' group",
-    experts_divided_by_ep: "experts divided by dp",
     not_written_back: "nothing written back",
     lib_s_all_reduce: "not what it was given",
     early_without_gradients: "a rank without gradients",

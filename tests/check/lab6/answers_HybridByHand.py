@@ -6,7 +6,7 @@ from as_an_answer import as_an_answer, told
 
 from lib import collectives, hybrid
 from lib.clip import scale_gradients
-from lib.hybrid import average_over_mesh, let_go_of_other_stages, sets_of
+from lib.hybrid import let_go_of_other_stages, sets_of
 from lib.mesh import groups_along
 from lib.pipeline import balance, gpipe, one_f_one_b
 from lib.pipeline.links import connect
@@ -115,46 +115,11 @@ class AsksLibs:
         self.backward, self.clip, self.step = self.answer.backward, self.answer.clip, self.answer.step
 
 
-class LossOfTheLastStage(AsInTheNotebook):
-    def mean_loss(self, losses):
-        return sum(losses.values()) if losses else None
-
-
-class OwnLoss(AsInTheNotebook):
-    def mean_loss(self, losses):
-        loss = torch.tensor([sum(loss.item() for loss in losses.values())], dtype=torch.float64)
-        return collectives.all_reduce(loss, self.mesh.group("pp"))[0]
-
-
-class MeanOfTheMeans(AsInTheNotebook):
-    def loss_of(self, targets):
-        m = len(targets.split(self.b))
-        return lambda logits, target: vocab_parallel_cross_entropy(logits, target, self.mesh.group("tp")) / m
-
-
-class NormNotReturned(AsInTheNotebook):
-    def clip(self, max_norm):
-        super().clip(max_norm)
-
-
-class NothingSummed(AsInTheNotebook):
-    def backward(self, tokens, targets):
-        average, self.average = self.average, lambda *args: None
-        loss = super().backward(tokens, targets)
-        self.average = average
-        return loss
-
-
 class ClipsWhatIsCut(AsInTheNotebook):
     def clip(self, max_norm):
         norm = self.norm_of(self.sets, self.mesh)
         scale_gradients(self.sets.cut + self.sets.tied, norm, max_norm)
         return norm
-
-
-class Accumulates(AsInTheNotebook):
-    def step(self):
-        self.optimizer.step()
 
 
 class ParametersSent(AsInTheNotebook):
@@ -186,27 +151,6 @@ class AllOnEveryRank:
         self.optimizer.zero_grad()
 
 
-class AverageOfLib(AsInTheNotebook):
-    def __init__(self, *args, average, norm_of):
-        super().__init__(*args, average=average_over_mesh, norm_of=norm_of)
-
-
-class OtherStagesToo(AsInTheNotebook):
-    def __init__(self, model, mesh, tokens, b, make_optimizer, average, norm_of):
-        super().__init__(model, mesh, tokens, b, make_optimizer, average, norm_of)
-        part = sequence_parallel_gpt(model, mesh.group("tp"))
-        stages = split_gpt(part, balance([1] * len(part.blocks), mesh.size("pp")))
-        self.pipeline = Pipeline(stages, self.pipeline.links, tokens.split(b))
-        self.sets = sets_of(part, self.pipeline.tied)
-
-
-class LossWhereItIs(AsInTheNotebook):
-    """Waits for ranks that have none."""
-
-    def mean_loss(self, losses):
-        return super().mean_loss(losses) if losses else torch.zeros(())
-
-
 class TheWorldForTp(AsInTheNotebook):
     def __init__(self, model, mesh, *args, **functions):
         sequence_parallel_gpt(model, dist.group.WORLD)
@@ -221,18 +165,9 @@ class NotYet:
 WRONG = {
     Libs: "called lib's",
     AsksLibs: "called lib's",
-    LossOfTheLastStage: "nothing on other stages",
-    OwnLoss: "its own rows' loss",
-    MeanOfTheMeans: "each micro-batch's mean",
-    NormNotReturned: "no norm returned",
-    NothingSummed: "gradients of a part",
     ClipsWhatIsCut: "another update",
-    Accumulates: "gradients are kept",
     ParametersSent: "too much along an axis",
     AllOnEveryRank: "too little along an axis",
-    AverageOfLib: "not what it was given",
-    OtherStagesToo: "a part of the parameters",
-    LossWhereItIs: "not on every rank",
     TheWorldForTp: "cannot be made",
     NotYet: "not written",
 }

@@ -83,12 +83,6 @@ def list_made_longer(sets, mesh, ends, all_reduce):
     parameters += sets.whole + sets.tied
 
 
-def over_the_world(sets, mesh, ends, all_reduce):
-    for p in all_of(sets):
-        all_reduce(p.grad)
-        p.grad /= dist.get_world_size()
-
-
 def the_tied_one_of_every_stage(sets, mesh, ends, all_reduce):
     if ends is not None or mesh.size("pp") > 1:
         all_reduce(sets.tied[0].grad, ends)
@@ -115,14 +109,6 @@ def summed_in_a_copy(sets, mesh, ends, all_reduce):
 def large_ones_lost(sets, mesh, ends, all_reduce):
     """Right for the parameters made by hand."""
     average_with(sets._replace(cut=[p for p in sets.cut if p.numel() < 20]), mesh, ends, all_reduce)
-
-
-def quotient_lost(sets, mesh, ends, all_reduce):
-    def mean(p):
-        grad = all_reduce(p.grad, mesh.group("dp"))
-        grad = grad / mesh.size("dp")
-
-    average_with(sets, mesh, ends, all_reduce, mean=mean)
 
 
 def tied_after_the_rest(sets, mesh, ends, all_reduce):
@@ -184,12 +170,10 @@ WRONG = {
     parameters_averaged: "the parameter, not its gradient",
     list_made_longer: "a list was changed",
     the_tied_one_of_every_stage: "an empty list",
-    over_the_world: "no group",
     no_mean_at_all: "not summed over dp",
     first_of_each: "some left out",
     summed_in_a_copy: "nothing written back",
     large_ones_lost: "nothing written back",
-    quotient_lost: "not divided",
     tied_after_the_rest: "divided twice",
     whole_summed_again: "summed twice",
     tied_weighted: "summed twice",

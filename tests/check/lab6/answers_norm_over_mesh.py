@@ -1,7 +1,6 @@
 """Answers to Lab 6's norm_over_mesh: wrong ones, each with its hint, and right ones."""
 
 import torch
-import torch.distributed as dist
 from as_an_answer import as_an_answer
 
 from lib import collectives, hybrid
@@ -88,29 +87,6 @@ def a_number(sets, mesh, all_reduce):
     return norm_with(sets, mesh, all_reduce).item()
 
 
-def norms_of_ranks_added(sets, mesh, all_reduce):
-    total = squares([*sets.cut, *sets.whole, *counted_tied(sets, mesh)]).sqrt()
-    all_reduce(total, mesh.group("tp"))
-    all_reduce(total, mesh.group("pp"))
-    return total[0]
-
-
-def max_norm(sets, mesh, all_reduce):
-    top = torch.stack([p.grad.abs().max() for p in all_of(sets)]).max().reshape(1)
-    all_reduce(top, mesh.group("tp"), op=dist.ReduceOp.MAX)
-    all_reduce(top, mesh.group("pp"), op=dist.ReduceOp.MAX)
-    return top[0]
-
-
-def in_float32(sets, mesh, all_reduce):
-    one = lambda parameters: sum((p.grad.float().square().sum() for p in parameters), torch.zeros(1))
-    total = one([*sets.cut, *counted_tied(sets, mesh)])
-    all_reduce(total, mesh.group("tp"))
-    total += one(sets.whole)
-    all_reduce(total, mesh.group("pp"))
-    return total[0].double().sqrt()
-
-
 def whole_counted_on_tp_rank_1(sets, mesh, all_reduce):
     """And not where there is one tp rank."""
     whole = sets.whole if mesh.here["tp"] == 1 else []
@@ -187,9 +163,6 @@ WRONG = {
     squared_in_place: "what it was given has changed",
     clips_at_once: "what it was given has changed",
     a_number: "another form",
-    norms_of_ranks_added: "norms added",
-    max_norm: "the largest number",
-    in_float32: "in float32",
     whole_counted_on_tp_rank_1: "once each",
     large_ones_lost: "once each",
     lib_s_all_reduce: "not what it was given",
