@@ -143,7 +143,7 @@ def test_more_devices_than_layers_are_refused():
 # --- gradients and time, on ranks -------------------------------------------------------------------------------------
 
 SPLITS = [[7, 2, 1, 2], [12, 0, 0, 0], [3, 3, 3, 3], [0, 5, 6, 1]]
-PACED, SPEEDS, ROW = [[16, 4, 2, 2], [6, 6, 6, 6]], [8, 2, 1, 1], 0.02  # ideal 2 rows each, then 6
+PACED, SPEEDS, ROW = [[16, 4, 2, 2], [6, 6, 6, 6]], [8, 2, 1, 1], 0.1  # in seconds: 0.2, then 0.6
 
 
 def model():
@@ -167,7 +167,7 @@ def on_ranks():
         average_by_share(net.parameters(), rows[rank] / sum(rows))
         ledger.mark("")
         gradients.append([p.grad for p in net.parameters()])
-    return gradients, paced_steps(PACED, SPEEDS, ROW, steps=5)
+    return gradients, paced_steps(PACED, SPEEDS, ROW, steps=3)
 
 
 @pytest.fixture(scope="module")
@@ -199,9 +199,9 @@ def test_on_paced_ranks_proportion_reaches_the_ideal_and_equal_shares_wait_for_t
     ideal = ROW * 24 / sum(SPEEDS)
     assert [ROW * seconds_of_step(rows, SPEEDS) for rows in PACED] == pytest.approx([ideal, 3 * ideal])
     assert shares(24, SPEEDS) == PACED[0]
-    fast, slow = (min(max(rank[1][0][i][step] for rank in results) for step in range(5)) for i in (0, 1))
+    fast, slow = (min(max(rank[1][0][i][step] for rank in results) for step in range(3)) for i in (0, 1))
     assert fast >= ideal and slow >= 3 * ideal  # a wait never ends early
-    assert fast < 0.75 * slow  # side by side; without anything else on the machine a third
+    assert fast < 0.75 * slow  # side by side: a third, and what a busy machine adds to either
     for _, (_, gradient) in results:
         torch.testing.assert_close(gradient, torch.full_like(gradient, 25 / 2 / len(gradient)))
 
