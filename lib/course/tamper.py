@@ -50,9 +50,10 @@ def _replaced(before: dict, names: dict) -> Iterator[str]:
         if not isinstance(module, ModuleType) or not _watched(place):
             continue
         for name, value in list(vars(module).items()):
-            first = before.setdefault((place, name), value) if isinstance(value, FUNCTIONS) else value
+            kind = type(value)  # isinstance would ask torch's deprecated names, which then warn in the middle of a cell
+            first = before.setdefault((place, name), value) if issubclass(kind, FUNCTIONS) else value
             first = before.get((place, name), first)
-            if first is not value or (isinstance(value, FunctionType) and value.__module__ == "__main__"):
+            if first is not value or (issubclass(kind, FunctionType) and value.__module__ == "__main__"):
                 yield f"{place}.{name}"
     for name, value in list(names.items()):
         if isinstance(value, ModuleType):
