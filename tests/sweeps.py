@@ -1,7 +1,7 @@
 """Sweeps over models, stages, groups: `make test` takes as few runs as hold all there is, `make test-all` takes all.
 
 Runs are tuples, (model, stage, group). A defect of one value is seen by a run that has it; of two values that meet, by
-all runs, or where `meeting` asks for a run of each two.
+all runs, or where `meeting` asks for them.
 """
 
 import os
@@ -16,7 +16,7 @@ def values(run):
 
 def meeting(*places):
     """holds of `sweep`: every value, and all that meet at these places of a run."""
-    return lambda run: values(run) | {tuple(run[place] for place in places)}
+    return lambda run: values(run) | {tuple((place, run[place]) for place in places)}
 
 
 def sweep(runs, always=(), holds=values):
