@@ -179,6 +179,14 @@ class BookWriter:
                 struct.pack_into("<d", self.map, at + TIMES[which], now())
                 self._touch()
 
+    def erase(self, place: tuple[int, int], which: str) -> None:
+        """Take back one of an entry's times."""
+        at, seq = place
+        with self.lock:
+            if self._still(at, seq):
+                struct.pack_into("<d", self.map, at + TIMES[which], 0.0)
+                self._touch()
+
     def _still(self, at, seq):  # has the ring come round and given this place to a newer entry?
         return struct.unpack_from("<q", self.map, at)[0] == seq
 

@@ -1,7 +1,9 @@
 """Which line of the user's program led to an operation, and through which function of lib."""
 
 import os
+import sys
 import sysconfig
+import threading
 
 import torch
 
@@ -24,21 +26,34 @@ def _kind(file):
 
 
 def locate(frame):
-    """The user's line that led here, and the lib function that it called: ((file, line, function), via)."""
-    outer = None  # the outer lib frame below the user's
+    """The user's line that led here, and the lib function that it called: ((file, line, function), via).
+
+    On a GPU autograd calls hooks, and DDP's reducer, from a C++ thread that has no frames of the user's, and sometimes
+    none at all: `frame` is None. The main thread waits for it in `loss.backward()`, so that line is the one.
+    """
+    site, outer = _walk(frame, None)
+    if site is None and threading.get_ident() not in {thread.ident for thread in threading.enumerate()}:
+        site, outer = _walk(sys._current_frames().get(threading.main_thread().ident), outer)
+    if site is not None:
+        return site, _via(outer)
+    if outer is None:
+        return ("?", 0, "?"), ""
+    return (outer.f_code.co_filename, outer.f_lineno, outer.f_code.co_name), ""
+
+
+def _walk(frame, outer):
+    """From `frame` outwards: the user's line, or None, and the outermost lib frame below it (or `outer`)."""
     while frame is not None:
         code = frame.f_code
         kind = _kinds.get(code.co_filename)
         if kind is None:
             kind = _kind(code.co_filename)
         if kind == _USER:
-            return (code.co_filename, frame.f_lineno, code.co_name), _via(outer)
+            return (code.co_filename, frame.f_lineno, code.co_name), outer
         if kind == _LIB:
             outer = frame
         frame = frame.f_back
-    if outer is None:
-        return ("?", 0, "?"), ""
-    return (outer.f_code.co_filename, outer.f_lineno, outer.f_code.co_name), ""
+    return None, outer
 
 
 def _via(frame):

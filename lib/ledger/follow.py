@@ -7,6 +7,10 @@
            wait() only lets the stream wait, and an op that is       ended: before `wait` returns, and after each
            called synchronously gives no Work at all                 synchronous op
 
+           the call itself blocks the host where it is               written down before the call as a wait, and taken
+           synchronous (barrier), and at the first message           back when the call returns
+           of two ranks, which NCCL connects then
+
            queue of a group:  [all_reduce][send + recv, a batch][recv] ...     item 0, 1, 2, ...
 
 So with a ledger a rank on a GPU blocks where it would block on the CPU, and hangs, timelines and rounds are told in the
@@ -59,6 +63,7 @@ class Item:
 
     def __init__(self, number):
         self.number, self.places, self.ended, self.done = number, [], None, False
+        self.blocks = False  # does the host stay in its call until the others have come?
 
 
 class Queued:
@@ -70,6 +75,7 @@ class Queued:
         self.batches: dict[str, Item] = {}  # group's name -> the batch that is being put together
         self.waiting: list[Item] = []  # given to the device, and not seen to end
         self.live: dict[int, tuple] = {}  # id(work) -> (item, weak reference)
+        self.met: set[tuple] = set()  # (group's name, "send" or "recv", peer) of all messages so far
         self.more, self.closed, self.thread = threading.Event(), False, None
 
     def item(self, group: str) -> Item:
@@ -85,11 +91,27 @@ class Queued:
         with self.lock:
             self.batches[group] = self._next(group)
 
-    def end_batch(self, group: str, work, device) -> None:
+    def end_batch(self, group: str) -> Item:
         with self.lock:
-            item = self.batches.pop(group)
-        if item.places:
-            self.given(group, item, work, device)
+            return self.batches.pop(group)
+
+    def is_first(self, *message) -> bool:
+        """Is it the first of its kind (group, "send" or "recv", peer)? NCCL then connects the two ranks."""
+        first = message not in self.met
+        self.met.add(message)
+        return first
+
+    @contextlib.contextmanager
+    def calling(self, group: str, item: Item):
+        """Inside, the host is in the call that gives `item` to the device."""
+        blocks = item.blocks and item.places and self.batches.get(group) is not item
+        if blocks:
+            self._stamp(item, "wait_from", threads=threads())
+        try:
+            yield
+        finally:
+            for place in item.places if blocks else ():
+                self.book.erase(place, "wait_from")
 
     def given(self, group: str, item: Item, work, device: torch.device) -> None:
         """The device has the op. Without a Work it was called synchronously, and is waited for here."""
@@ -142,6 +164,7 @@ class Queued:
             for item in self.waiting:
                 item.done = item.ended()
                 if item.done:
+                    item.ended = None  # it holds the Work, and NCCL's Work its outputs
                     self._stamp(item, "done")
             self.waiting = [item for item in self.waiting if not item.done]
             return bool(self.waiting)

@@ -51,6 +51,7 @@ OPS = {  # torch's schema name -> the name users know
 UNEVEN = {"all_gather", "all_to_all", "all_to_all_single", "gather", "scatter", "reduce_scatter", "barrier"}
 MESSAGES = {"send", "recv", "recv_any"}
 BLOCKING = {"monitored_barrier"}
+NOT_QUEUED = contextlib.nullcontext()
 
 _recorder = None  # the one installed in this process
 
@@ -166,8 +167,12 @@ class Recorder:
 
     def _end_batch(self, plain):
         def end(pg, device):
-            work = plain(pg, device)
-            self.queued.end_batch(self._group(pg).name, work, device)
+            group = self._group(pg).name
+            item = self.queued.end_batch(group)
+            with self.queued.calling(group, item):
+                work = plain(pg, device)
+            if item.places:
+                self.queued.given(group, item, work, device)
             return work
 
         return end
@@ -188,7 +193,8 @@ class Recorder:
             group, device = self._group(pg), tensors[0].device if tensors else torch.device("cpu")
             item = self.queued.item(group.name) if self._is_queued(pg, group, device) else None
             place, resolves = self._post(name, given, pg, group, tensors, item)
-            out = op.redispatch(keyset & below, *args)
+            with NOT_QUEUED if item is None else self.queued.calling(group.name, item):
+                out = op.redispatch(keyset & below, *args)
             work = out[-1] if isinstance(out, tuple) else out
             work = None if work is None else dist.Work.unbox(work)
             if item is not None:
@@ -237,7 +243,7 @@ class Recorder:
                 channel = (group.name, peer, self.book.rank, tag)
             else:
                 channel, resolves = None, (group, tag, signature)
-        site, via = getattr(_overrides, "site", None) or locate(sys._getframe(2))
+        site, via = getattr(_overrides, "site", None) or locate(sys._getframe(1).f_back)
         number = self.book.name
         place = self.book.record(
             number(name), number(reduce_op), number(dtype), group.number, number(site), number(via),
@@ -245,6 +251,8 @@ class Recorder:
         )  # fmt: skip
         if item is not None:
             item.places.append(place)
+            is_first = name in MESSAGES and self.queued.is_first(group.name, name, peer)
+            item.blocks = item.blocks or is_first or given.get("async_op") is False
         return place, resolves
 
     def _group(self, pg):

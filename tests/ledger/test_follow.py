@@ -1,13 +1,20 @@
 """Ops on a GPU queue in their group, `wait` does not block, and a synchronous op has no Work. Judged without a GPU."""
 
+import _thread
+import contextlib
+import gc
+import operator
+import sys
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lib.ledger.book import RETURNED, RUNNING, BookReader, BookWriter, Entry
+from lib.ledger.caller import locate
 from lib.ledger.follow import Queued
 from lib.ledger.read import Ledger
 from lib.ledger.verdict import cycle_of, find_waits, is_deadlock
@@ -127,9 +134,59 @@ def test_the_members_of_a_batch_are_one_item_and_end_with_its_work(kept):
     queued.start_batch("0")
     for _ in range(3):
         queued.given("0", post(book, queued), None, "cuda")  # would block if it were an op of its own
-    queued.end_batch("0", FakeWork(device.ended.is_set), "cuda")
+    queued.given("0", queued.end_batch("0"), FakeWork(device.ended.is_set), "cuda")
     assert post(book, queued).number == 1
     assert [e.item for e in read()] == [0, 0, 0, 1] and all(e.open for e in read())
     device.ended.set()
     queued.finish()
     assert [e.open for e in read()] == [False, False, False, True]
+
+
+def test_works_are_freed_once_they_have_ended_and_nobody_else_has_them(kept):
+    """NCCL's Work holds its outputs: what a job reduces would pile up in a GPU's memory until the job ends."""
+    book, queued, _, _ = kept
+    alive = []
+    for _ in range(50):
+        work = FakeWork(lambda: True)
+        alive.append(weakref.ref(work))
+        queued.given("0", post(book, queued), work, "cuda")
+        queued.wait(work, lambda work: None, (), {})
+    deadline = time.monotonic() + 10
+    while queued.waiting and time.monotonic() < deadline:
+        time.sleep(0.01)
+    del work
+    gc.collect()
+    assert sum(ref() is not None for ref in alive) <= 1, "the last one is kept until C++ has handed it to Python"
+    assert len(queued.live) <= 1
+
+
+def test_a_call_that_may_block_is_a_wait_until_it_returns(kept):
+    book, queued, _, read = kept
+    item = post(book, queued)
+    with queued.calling("0", item):
+        assert read()[0].wait_from is None, "most calls return at once, and the program goes on"
+    item.blocks = True
+    with queued.calling("0", item):
+        assert read()[0].wait_from is not None and read()[0].threads >= 1
+    assert read()[0].wait_from is None
+    with contextlib.suppress(RuntimeError), queued.calling("0", item):
+        raise RuntimeError("the program may catch it, and go on")
+    assert read()[0].wait_from is None
+
+
+def test_the_first_message_of_two_ranks_in_a_direction_is_known(kept):
+    _, queued, _, _ = kept
+    messages = [("0", "send", 1), ("0", "recv", 1), ("0", "send", 2), ("1", "send", 1), ("0", "send", 1)]
+    assert [queued.is_first(*message) for message in messages] == [True, True, True, True, False]
+
+
+def test_without_frames_of_the_user_the_main_threads_line_counts():
+    """A thread that C begins has no frames below what it calls, as autograd's on a GPU."""
+    seen, done = [], threading.Lock()
+    done.acquire()
+    line = sys._getframe().f_lineno + 2
+    _thread.start_new_thread(seen.extend, (map(operator.call, [lambda: locate(None), done.release]),))
+    done.acquire()
+    (file, at, function), via = seen[0]
+    assert (file, function, via) == (__file__, "test_without_frames_of_the_user_the_main_threads_line_counts", "")
+    assert at in (line, line - 1)
