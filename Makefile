@@ -3,8 +3,9 @@
 #   TORCH=2.13.0          the torch release asked for (2.10 to 2.15 work)
 #   TORCH_INDEX=URL       another wheel index for torch, such as the CPU-only one
 #   EXTRAS=deepspeed      with `setup`: what is installed besides; Lab 4 then runs DeepSpeed, else shows stored results
-#   LAB=0                 (or lab0) which lab `lab`, `grade`, `validate`, `notebooks` are about (lab and grade: 0; the others: all)
-#   NOTEBOOK=path         the notebook that `grade` grades (default: the one in labs/)
+#   LAB=0                 (or lab0) which lab `lab`, `merge`, `grade`, `validate`, `notebooks` are about (the first three: 0; else all)
+#   LAB_OPTIONS=...       options of JupyterLab for `lab`, such as --no-browser
+#   NOTEBOOK=path         the notebook that `grade` grades (default: your copy in labs/mine/, else the one in labs/)
 #   JSON=path             where `grade` also writes its points as JSON
 
 SHELL := /bin/bash
@@ -30,7 +31,6 @@ PY := $(BIN)/python
 PIP := $(PY) -m pip install $(shell test -t 2 || echo --quiet) --disable-pip-version-check
 STAMP := $(ENV)/.labs-ready-$(subst /,-,$(CURDIR))$(EXTRAS:%=-%)
 COMMA := ,
-ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Four tests at a time on two cores: ranks wait for each other, kernels to begin, and hangs for their verdict.
 SIDE_BY_SIDE := -n 4 --dist loadscope --no-loadscope-reorder -p no:nbval
 TEST_OPTIONS ?=
@@ -40,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 test test-all validate: export OMP_NUM_THREADS := 1
 test-all: export WHOLE_SWEEPS := 1
 
-.PHONY: help setup lab demo book test test-all test-gpu notebooks validate grade bench lint clean
+.PHONY: help setup lab merge demo book test test-all test-gpu notebooks validate grade bench lint clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -57,10 +57,11 @@ $(STAMP): pyproject.toml
 		echo "$(ENV) is ready: $$(du -sh $(ENV) | cut -f1), $$(($$(date +%s) - begin)) s"
 	@touch $@
 
-lab: setup ## open JupyterLab on a lab: make lab LAB=3
-	@notebook=$$(ls labs/lab$(patsubst lab%,%,$(or $(LAB),0))*.ipynb 2>/dev/null); \
-	test -n "$$notebook" || { echo "there is no Lab $(LAB); there are: $$(ls labs/*.ipynb | tr '\n' ' ')"; exit 1; }; \
-	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.root_dir=. --LabApp.default_url="/lab/tree/$$notebook"
+lab: setup ## open your own copy of a lab, labs/mine/lab3_..., in JupyterLab: make lab LAB=3
+	@$(PY) -m lib.course.mine open $(or $(LAB),0) $(LAB_OPTIONS)
+
+merge: setup ## put the answers of your copy into a new edition of the lab: make merge LAB=3
+	@$(PY) -m lib.course.mine merge $(or $(LAB),0)
 
 demo: setup ## 4 ranks train a GPT for about a minute; results in results/demo
 	$(PY) -m lib.demo $(DEMO_OPTIONS)
@@ -79,9 +80,9 @@ test-all: setup lint ## the slow tests too
 test-gpu: setup ## does this machine's GPUs, driver and NCCL do; then everything on GPUs, in ten minutes on one
 	$(PY) -m tests.gpu $(if $(STEPS),--steps $(STEPS))
 
-notebooks: setup ## execute solutions/ and generate labs/ from them
-	$(PY) -m lib.course execute $(LAB)
+notebooks: setup ## generate labs/ from solutions/, and execute solutions/
 	$(PY) -m lib.course build $(LAB)
+	$(PY) -m lib.course execute $(LAB)
 
 validate: setup ## solutions pass, unsolved labs score 0, labs equal what solutions generate
 	$(PY) -m lib.course validate --whole $(LAB)

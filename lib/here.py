@@ -4,11 +4,16 @@
     Colab, Kaggle       the same                                                       installed; what is in range stays
     not Linux           what it does not tell (lib/linux.py)                           said
     GPUs                "2 x Tesla T4: NCCL on 1 to 2 ranks, gloo on the CPU beyond."
+    another clone       the notebook is in one clone of the course, and lib is another's                  said
+    labs/ and its copy  answers are written into labs/ itself, or the copy is of another edition          said
 
-The first cell of every lab calls `ready`; where lib is not there at all, it fetches the repository first.
+The first cell of every lab calls `ready`; if lib is not there at all and the course has an address, it fetches the
+repository first. That lib is another clone's is said and is no error, because the lab may well work: only what it
+imports or measures next can show whether it does, and then the reader has seen which lib it was.
 """
 
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -18,13 +23,14 @@ from pathlib import Path
 
 from lib import linux
 
-PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+COURSE = Path(__file__).parents[1]
+PROJECT = COURSE / "pyproject.toml"
 RENTED = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle"}  # what each sets in the environment
 SERVERS = ("jupyterlab", "nbval")  # no lab imports them: a notebook may have another server, or run in an editor
 
 
 def ready() -> None:
-    """Install what is missing on Colab and Kaggle, say which GPUs there are and what they run, and prepare to launch.
+    """Install what is missing on Colab and Kaggle, say which GPUs and which lib are used, and prepare to launch.
 
     Raises RuntimeError, with what is missing and the next move, where nothing may be installed or it failed.
     """
@@ -33,11 +39,12 @@ def ready() -> None:
         if not place:
             raise RuntimeError(f"the labs need {_listed(wrong)}. Run `make setup`, then restart the kernel.")
         _install(place, wrong)
+    _show_ranks_the_way()
     from lib import gpus  # needs torch, and so does what launches
     from lib.launch import warm
 
     found = gpus.working()
-    for line in [*said(found), *filter(None, [linux.missing()])]:
+    for line in [*about_files(opened()), *said(found), *filter(None, [linux.missing()])]:
         print(line)
     warm.prepare(bool(found.names))
 
@@ -60,6 +67,56 @@ def said(found) -> list[str]:
     if n and not found.bfloat16:
         lines.append("No bfloat16 units on these GPUs: what computes in bfloat16 is emulated there, and slow.")
     return [*lines, *([f"Not used: {found.why}"] if found.why else [])]
+
+
+def opened() -> Path | None:
+    """The notebook of this kernel, if its editor names it: VS Code in a variable, Jupyter in the environment."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    name = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME", "")
+    return Path(name).resolve() if str(name).endswith(".ipynb") else None
+
+
+def about_files(notebook: Path | None) -> list[str]:
+    """What a student should know about the files in use, a sentence each: whose lib this is, which copy of the lab.
+
+    notebook: what `opened` returns; if that is None, the notebook is taken to be in the working directory.
+    """
+    folder = notebook.parent if notebook else Path.cwd()
+    is_clone = lambda up: (up / "lib/here.py").is_file() and (up / "labs").is_dir()
+    clone = next(filter(is_clone, (folder, *folder.parents)), None)
+    if clone is None:
+        return []
+    lines = []
+    if not clone.samefile(COURSE):
+        text = f"This notebook is in {clone}, but lib comes from {COURSE}"
+        lines.append(f"{text}: end JupyterLab, and run `make lab` in {clone}, which then uses the lib there.")
+    if notebook is None:
+        return lines
+    number = re.match(r"lab(\d+)_|", notebook.name)[1] or "0"
+    if folder == clone / "labs":
+        text = f"labs/{notebook.name} is the course's own file, and answers in it are in the way of updates"
+        lines.append(f"{text}: save it and run `make lab LAB={number}`, which opens a copy of yours with your work.")
+    elif folder == clone / "labs" / "mine":
+        newest = _edition(clone / "labs" / notebook.name)
+        if newest and newest != _edition(notebook):
+            text = f"labs/{notebook.name} is another edition of this lab"
+            lines.append(f"{text}: save this notebook, and `make merge LAB={number}` puts your answers into it.")
+    return lines
+
+
+def _edition(notebook):
+    """The edition that a notebook says it is (lib/course/edition.py); None if it does not say, or is not there."""
+    try:
+        return json.loads(notebook.read_text(encoding="utf-8"))["metadata"]["course"]["edition"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _show_ranks_the_way():
+    """What is started from here must find lib, too, where the first cell has put the fetched course on sys.path."""
+    path = os.environ.get("PYTHONPATH", "")
+    if str(COURSE) in sys.path and str(COURSE) not in path.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(COURSE), path]))
 
 
 def _version(name):

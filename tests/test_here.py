@@ -22,9 +22,12 @@ def first_cells():
 
 
 def test_every_lab_begins_with_the_same_cell():
-    sources = {cell.source for cell in first_cells()}
-    assert len(sources) == 1 and "here.ready()" in sources.pop()
-    assert {notebook.role(cell) for cell in first_cells()} == {"setup"}
+    cells = list(first_cells())
+    (source,) = {cell.source for cell in cells}
+    assert source.endswith("here.ready()") and len(source.splitlines()) == 5
+    assert {notebook.role(cell) for cell in cells} == {"setup"}
+    # JupyterLab folds it by the first, and Colab by the second
+    assert all(cell.metadata.jupyter.source_hidden and cell.metadata.cellView == "form" for cell in cells)
 
 
 def test_it_lets_a_server_import_ahead_of_the_first_run_once_and_nothing_where_graded(monkeypatch):
@@ -115,6 +118,55 @@ def test_a_package_that_was_replaced_under_a_running_kernel_asks_for_a_restart(w
 
 
 @pytest.fixture
+def clones(tmp_path):
+    """A clone of the course that this lib does not belong to, with a lab and a student's copy of it."""
+    clone = tmp_path / "clone"
+    for name in ("lib/here.py", "labs/mine/lab3_x.ipynb", "labs/lab3_x.ipynb"):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        (clone / name).write_text('{"metadata": {"course": {"edition": "a"}}}')
+    return clone
+
+
+def test_that_lib_is_another_clones_is_said_with_what_to_do(clones, monkeypatch):
+    said = f"This notebook is in {clones}, but lib comes from {ROOT}: end JupyterLab, and run `make lab` in {clones}, "
+    said += "which then uses the lib there."
+    assert here.about_files(clones / "labs" / "mine" / "lab3_x.ipynb") == [said]
+    monkeypatch.chdir(clones / "labs")
+    assert here.about_files(None) == [said]  # an editor that does not name the notebook: its folder counts
+    monkeypatch.chdir(ROOT / "solutions")
+    assert here.about_files(None) == []
+
+
+def test_a_notebook_that_lies_alone_as_on_colab_is_said_nothing_of(tmp_path):
+    assert here.about_files(tmp_path / "lab3_x.ipynb") == []
+
+
+def test_work_in_the_courses_own_file_and_a_copy_of_another_edition_are_said(clones, monkeypatch):
+    monkeypatch.setattr(here, "COURSE", clones)
+    (said,) = here.about_files(clones / "labs" / "lab3_x.ipynb")
+    assert "is the course's own file" in said and "run `make lab LAB=3`, which opens a copy of yours" in said
+    mine = clones / "labs" / "mine" / "lab3_x.ipynb"
+    assert here.about_files(mine) == []
+    for other in ('{"metadata": {"course": {"edition": "b"}}}', '{"metadata": {}}', "{"):
+        mine.write_text(other)
+        (said,) = here.about_files(mine)
+        assert said.endswith("save this notebook, and `make merge LAB=3` puts your answers into it.")
+    (clones / "labs" / "lab3_x.ipynb").unlink()
+    assert here.about_files(mine) == []
+
+
+def test_the_notebook_is_the_one_that_the_editor_names(monkeypatch, tmp_path):
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "lab0.ipynb"))
+    assert here.opened() == tmp_path / "lab0.ipynb"
+    shell = types.SimpleNamespace(user_ns={"__vsc_ipynb_file__": str(tmp_path / "lab1.ipynb")})
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    assert here.opened() == tmp_path / "lab1.ipynb"
+    shell.user_ns.clear()
+    monkeypatch.setenv("JPY_SESSION_NAME", "console-1")
+    assert here.opened() is None
+
+
+@pytest.fixture
 def elsewhere(tmp_path):
     """run(source) -> ended process, by a Python that has all packages but not lib, in an empty folder."""
     packages = tmp_path / "packages"
@@ -136,21 +188,33 @@ def elsewhere(tmp_path):
     return run
 
 
-def test_where_lib_is_not_there_the_cell_fetches_the_course_and_ranks_run(elsewhere, tmp_path):
+@pytest.mark.parametrize("another", [False, True])
+def test_where_lib_is_not_there_or_is_another_folder_one_sentence_says_what_to_do(elsewhere, tmp_path, another):
     (cell,) = {cell.source for cell in first_cells()}
+    if another:
+        (tmp_path / "content" / "lib").mkdir()
+    told = elsewhere(cell).stderr
+    sentence = "ImportError: The course's lib is not here: open this lab by `make lab` in its folder."
+    assert told.splitlines()[-1] == sentence and "cannot import name" not in told
+
+
+def test_with_an_address_the_cell_fetches_the_course_and_ranks_run(elsewhere, tmp_path):
+    lab = notebook.read(notebook.solution_path(ROOT, "lab0_concepts"))
+    cell = next(c for c in build.from_address(lab, "lab0_concepts", "https://h.org/x/y").cells if c.cell_type == "code")
+    (tmp_path / "content" / "lib").mkdir()  # another folder of that name
     repository = tmp_path / "repository"
     subprocess.run(["git", "init", "-q", repository], check=True)
     for name in ("lib", "pyproject.toml"):
         (repository / name).symlink_to(ROOT / name)
-    told = elsewhere(cell)
-    assert "lib is not here. Open the lab with `make lab`" in told.stderr, told.stderr
-    clone = f"os.symlink({str(repository)!r}, 'course')"  # a clone would hold what is committed, not what is tested
-    of_git = "subprocess.run = lambda command, run=subprocess.run, **named: "
-    of_git += f"{clone} if command[0] == 'git' else run(command, **named)"
-    source = cell.replace('ADDRESS = ""', f'ADDRESS = "https://github.com/x/y"\n{of_git}')
+    given = "import os, subprocess\n"  # a clone would hold what is committed, not what is tested
+    given += "def call(command):\n    assert command[:2] == ['git', 'clone'] and 'https://h.org/x/y' in command\n"
+    failing = given + "    return 1\nsubprocess.call = call\n"
+    told = elsewhere(failing + cell.source).stderr
+    assert told.endswith("OSError: The course could not be fetched: switch the internet on, and run this cell again.\n")
+    given += f"    os.symlink({str(repository)!r}, 'course')\nsubprocess.call = call\n"
     runs = "\nfrom lib import launch\nimport torch.distributed as dist\n"
     runs += "print(launch.run(lambda: dist.get_rank(), nproc=2, backend='gloo'))"
-    told = elsewhere(source + runs)
+    told = elsewhere(given + cell.source + runs)
     assert told.stdout.splitlines()[-1:] == ["[0, 1]"], told.stderr
 
 
@@ -162,7 +226,7 @@ def test_an_address_of_github_gives_buttons_and_another_one_none(tmp_path):
         made = build.from_address(lab, "lab0_concepts", build.address(tmp_path))
         text = "".join(cell.source for cell in made.cells)
         assert text.count("colab.research.google.com/github/a/b/blob/main/labs/lab0_concepts.ipynb") == buttons
-        assert f'ADDRESS = "{address.removesuffix(".git")}"' in text
+        assert (f'"--depth=1", "{address.removesuffix(".git")}", "course"]' in text) == bool(address)
     project.write_text('[project]\n[project.urls]\nRepository = "nowhere"\n')
     with pytest.raises(build.CourseError, match=r"Repository is 'nowhere': write https://HOST/OWNER/NAME"):
         build.address(tmp_path)

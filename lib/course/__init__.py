@@ -1,7 +1,8 @@
 """Everything around a notebook that is not its content: generate, execute, validate, grade.
 
     solutions/lab0_*.ipynb  --execute-->  the same file, with outputs       (the single source of truth)
-                            --build---->  labs/lab0_*.ipynb                 (what the student opens)
+                            --build---->  labs/lab0_*.ipynb                 (what students get)
+                            --open----->  labs/mine/lab0_*.ipynb            (a student's own copy, never replaced)
     a student's notebook    --grade---->  points per exercise, as a table, JSON and JUnit XML
     a folder of them        --grade---->  the same for a class, and a page of feedback for each student
 
@@ -10,6 +11,7 @@
 notebook.py build.py execute.py                  notebooks as data; the student's from ours; outputs stored
 validate.py lint.py reach.py                     a lab is sound: five proofs; the rules of the first; what answers reach
 nbval_run.py nbval_plugin.py temporary.py        a notebook run by nbval, in a process and a folder of its own
+mine.py carry.py edition.py answers.py           a student's copy, brought to a new edition; whose cells answer what
 grade.py merge.py report.py                      one notebook: answers put into ours, points, a table
 output_cap.py tamper.py                          in its kernel: endless output, signs of a forged report
 classroom.py submissions.py feedback.py          a class: who handed in what, some at a time, pages

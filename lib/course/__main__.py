@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
             command.add_argument("--whole", action="store_true", help="with what `make test` leaves out")
     what = "grade one notebook, or a folder of them"
     command = commands.add_parser("grade", help=what, description=what)
-    command.add_argument("notebook", nargs="?", type=Path, metavar="PATH", help="default: the notebook in labs/")
+    command.add_argument("notebook", nargs="?", type=Path, metavar="PATH", help="default: labs/mine/, else labs/")
     command.add_argument("--lab", required=True, help="0, lab0 or lab0_concepts")
     command.add_argument("--json", type=Path, help="write the result here, as JSON")
     command.add_argument("--junit", type=Path, help="write the result here, as JUnit XML")
@@ -124,10 +124,12 @@ def run(args: argparse.Namespace) -> int:
         if len(labs) > 1:
             print(f"not sound, see above: {', '.join(unsound)}" if unsound else f"all {len(labs)} labs are sound")
         return 1 if unsound or orphans else 0
-    for lab in labs:
-        changed = build.build(root, lab) if args.command == "build" else execute.execute(root, lab)
-        folder = "labs" if args.command == "build" else "solutions"
-        print(f"{folder}/{lab}.ipynb {'written' if changed else 'unchanged'}", flush=True)
+    if args.command == "build":
+        told = ((f"labs/{lab}.ipynb", changed) for lab, changed in build.build(root, *labs).items())
+    else:
+        told = ((f"solutions/{lab}.ipynb", execute.execute(root, lab)) for lab in labs)
+    for name, changed in told:
+        print(f"{name} {'written' if changed else 'unchanged'}", flush=True)
     return 0
 
 
@@ -169,7 +171,8 @@ def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
 def run_grade(args: argparse.Namespace, root: Path) -> int:
     """Grade one notebook, print its table, write JSON and JUnit where asked. Of a folder: see run_class."""
     (lab,) = notebook.labs(root, [args.lab])
-    path = args.notebook or notebook.lab_path(root, lab)
+    own = notebook.own_path(root, lab)
+    path = args.notebook or (own if own.exists() else notebook.lab_path(root, lab))
     limits = sandbox.Limits(**args.limits)
     if path.is_dir():
         terms = submissions.Terms(lab, root, args.cell_timeout, args.total_timeout, limits, args.sandbox)
@@ -177,6 +180,8 @@ def run_grade(args: argparse.Namespace, root: Path) -> int:
     if args.while_stdin_is_open:
         threading.Thread(target=stop_when_stdin_closes, daemon=True).start()
     held = sandbox.held(args.sandbox)
+    if not args.notebook:
+        print(f"grading {path.relative_to(root)}")
     print(f"the notebook runs {held.says}", flush=True)
     result = grade.grade_notebook(lab, path, root, args.cell_timeout, args.total_timeout, limits, args.hide, held)
     for target, text in ((args.json, json.dumps(result, indent=1) + "\n"), (args.junit, report.junit(result))):

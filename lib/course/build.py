@@ -9,11 +9,12 @@
 A check's cell gets the tag `raises-exception`: Run All goes on past an exercise that is not written yet. A solution
 must not have it, for nbval takes it to mean that an error is fine.
 
-The first cell fetches the course where lib is not, from the address in pyproject.toml (`project.urls.Repository`); with
-one, the title gets a button for Colab and one for Kaggle.
+With an address in pyproject.toml (`project.urls.Repository`) the first cell fetches the course from there where lib is
+missing, and on GitHub the title gets a link to Colab and one to Kaggle. The metadata names the edition (edition.py).
 
 A pure function of its input: building twice gives the same bytes. A marker that is misspelt, nested, unbalanced or in
-a cell of another kind stops the build, for it would hand out the solution.
+a cell of another kind stops the build, for it would hand out the solution. A notebook in labs/ in which answers are
+written is not replaced.
 """
 
 import ast
@@ -24,29 +25,70 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from . import notebook
+from . import edition, notebook
 from .notebook import CourseError
 
 SOLUTION, HIDDEN = "SOLUTION", "HIDDEN TESTS"
 WHERE = {SOLUTION: "answer", HIDDEN: "check"}  # the role of the cells in which each marker may stand
 MARKER = re.compile(r"(?P<indent>\s*)### (?P<edge>BEGIN|END) (?P<what>SOLUTION|HIDDEN TESTS)\s*")
-NO_ADDRESS = 'ADDRESS = ""'  # in the cell that fetches the course
 GITHUB = "https://github.com/"
+LIB_IS_MISSING = re.compile(r"^    raise ImportError\(.*\) from None$", re.MULTILINE)  # in the first cell
+FETCH = """
+    import os, subprocess, sys                          # on Colab and Kaggle: the course is fetched into a folder
+    if not os.path.isdir("course") and subprocess.call(["git", "clone", "--quiet", "--depth=1", "@ADDRESS@", "course"]):
+        raise OSError("The course could not be fetched: switch the internet on, and run this cell again.") from None
+    sys.path.insert(0, os.path.abspath("course"))
+    sys.modules.pop("lib", None)                        # another folder of that name
+    from lib import here
+""".strip("\n")
 LIKE_A_MARKER = re.compile(r"#.*\b(BEGIN|END)\W*(SOLUTION|HIDDEN)|###\s*(SOLUTION|HIDDEN)", re.IGNORECASE)
 
 
-def build(root: Path, lab: str) -> bool:
-    """Generate labs/`lab`.ipynb from solutions/`lab`.ipynb; returns whether the file changed. Raises CourseError."""
+def build(root: Path, *labs: str) -> dict[str, bool]:
+    """Generate labs/*.ipynb from solutions/*.ipynb; returns for each lab whether its file changed.
+
+    Raises CourseError, and writes none of them, if one cannot be generated or would replace a student's answers.
+    """
+    made = {lab: _of_lab_named(root, lab) for lab in labs}
+    for lab in labs:
+        _refuse_to_replace_answers(root, lab, made[lab])
+    return {lab: notebook.write(made[lab], notebook.lab_path(root, lab)) for lab in labs}
+
+
+def _of_lab_named(root: Path, lab: str) -> NotebookNode:
     try:
-        return notebook.write(of_lab(root, lab), notebook.lab_path(root, lab))
+        return of_lab(root, lab)
     except CourseError as error:
         raise CourseError(f"{lab}.ipynb: {error}") from None
+
+
+def _refuse_to_replace_answers(root: Path, lab: str, new: NotebookNode) -> None:
+    """Raise CourseError if labs/`lab`.ipynb has answers in it, or is no notebook any more and may have some.
+
+    An answer is a cell that differs from the stub of the edition which the file says it is; in a file that does not say
+    so, from the stub of the edition `new`.
+    """
+    path = notebook.lab_path(root, lab)
+    if not path.exists():
+        return
+    try:
+        old = notebook.read(path)
+    except CourseError as error:
+        raise CourseError(f"{error}; it may hold answers, so move it away if you need them, or delete it") from None
+    if names := edition.answered(old, edition.cells(new)):
+        way = "merge" if notebook.own_path(root, lab).exists() else "lab"
+        raise CourseError(
+            f"labs/{lab}.ipynb has answers in it, which this would replace ({', '.join(names)}): run `make {way} "
+            f"LAB={notebook.number(lab)}`, which takes them into labs/mine, delete labs/{lab}.ipynb, and build again"
+        )
 
 
 def of_lab(root: Path, lab: str) -> NotebookNode:
     """labs/`lab`.ipynb, as solutions/ and pyproject.toml make it. Raises CourseError."""
     student = student_notebook(notebook.read(notebook.solution_path(root, lab)))
-    return from_address(student, lab, address(root))
+    from_address(student, lab, address(root))
+    edition.stamp(student)
+    return student
 
 
 def address(root: Path) -> str:
@@ -64,9 +106,9 @@ def from_address(lab: NotebookNode, name: str, address: str) -> NotebookNode:
 
     On GitHub, its title gets the links that open it on Colab and on Kaggle.
     """
-    for cell in lab.cells:
-        if cell.cell_type == "code" and NO_ADDRESS in cell.source:
-            cell.source = cell.source.replace(NO_ADDRESS, f'ADDRESS = "{address}"')
+    if address:
+        for cell in lab.cells:
+            cell.source = LIB_IS_MISSING.sub(lambda _: FETCH.replace("@ADDRESS@", address), cell.source)
     if address.startswith(GITHUB):
         file = f"{address}/blob/main/labs/{name}.ipynb"
         colab = f"https://colab.research.google.com/github/{file.removeprefix(GITHUB)}"

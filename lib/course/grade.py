@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import merge, nbval_run, notebook, sandbox, temporary
+from . import answers, merge, nbval_run, notebook, sandbox, temporary
 from .nbval_run import Cell
 from .notebook import CourseError, Exercise
 
@@ -57,7 +57,7 @@ def grade_notebook(
     exercises = notebook.exercises(canonical)
     if not Path(path).is_file():
         raise CourseError(f"{path} is no file: name the notebook to grade")
-    cells, trouble = merge.read_submission(Path(path))
+    cells, trouble = answers.read_submission(Path(path))
     if trouble:
         return nothing(lab, root, trouble)
     merged = merge.merge(canonical, cells)

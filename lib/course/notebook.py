@@ -70,14 +70,25 @@ def lab_path(root: Path, lab: str) -> Path:
     return root / "labs" / f"{lab}.ipynb"
 
 
-def labs(root: Path, names: list[str] | None = None) -> list[str]:
-    """Names of the labs asked for ("0", "lab0" or "lab0_concepts"), or of every lab in solutions/.
+def own_path(root: Path, lab: str) -> Path:
+    """The student's own copy of a lab, which mine.py makes."""
+    return root / "labs" / "mine" / f"{lab}.ipynb"
 
-    Raises CourseError where a name fits no notebook, or solutions/ holds none.
+
+def number(lab: str) -> str:
+    """ "0" of "lab0_concepts", as it is given to `make`; the whole name of a lab without a number."""
+    found = re.match(r"lab(\d+)(_|$)", lab)
+    return found[1] if found else lab
+
+
+def labs(root: Path, names: list[str] | None = None, folder: str = "solutions") -> list[str]:
+    """Names of the labs asked for ("0", "lab0" or "lab0_concepts"), or of every lab in root/`folder`.
+
+    Raises CourseError where a name fits no notebook, or the folder holds none.
     """
-    there = sorted(path.stem for path in (root / "solutions").glob("*.ipynb"))
+    there = sorted(path.stem for path in (root / folder).glob("*.ipynb"))
     if not there:
-        raise CourseError(f"no notebook in {root / 'solutions'}: nothing to do")
+        raise CourseError(f"no notebook in {root / folder}: nothing to do")
     if not names:
         return there
     chosen = []
@@ -86,7 +97,7 @@ def labs(root: Path, names: list[str] | None = None) -> list[str]:
         found = [lab for lab in there if lab == number or lab.startswith(f"{number}_")]
         if len(found) != 1:
             raise CourseError(
-                f"lab {name!r} fits {len(found)} notebooks in solutions/: choose one of {', '.join(there)}"
+                f"lab {name!r} fits {len(found)} notebooks in {folder}/: choose one of {', '.join(there)}"
             )
         chosen += found
     return chosen
@@ -119,7 +130,11 @@ def to_bytes(nb: NotebookNode) -> bytes:
 
 def write(nb: NotebookNode, path: Path) -> bool:
     """Write `nb` to `path` in one step, and only if its bytes differ; returns whether they did."""
-    new = to_bytes(nb)
+    return write_bytes(to_bytes(nb), path)
+
+
+def write_bytes(new: bytes, path: Path) -> bool:
+    """The same for a notebook that is bytes already."""
     if path.exists() and path.read_bytes() == new:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,6 +162,11 @@ def nbgrader(cell: NotebookNode) -> dict:
     metadata = cell.get("metadata")
     found = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     return found if isinstance(found, dict) else {}
+
+
+def grade_id(cell: NotebookNode) -> str:
+    """The grade_id of one of our own answer, check or set-up cells."""
+    return nbgrader(cell)["grade_id"]
 
 
 def role(cell: NotebookNode) -> str:
@@ -186,8 +206,13 @@ def problems(nb: NotebookNode) -> list[tuple[str, str]]:
     return found
 
 
+def is_invented(cell_id: str) -> bool:
+    """Whether an editor has made up this cell id; the course's own are words."""
+    return bool(RANDOM_ID.match(cell_id)) and (len(cell_id) == 8 or cell_id.count("-") == 4)
+
+
 def _id_problems(cell_id: str) -> list[str]:
-    if RANDOM_ID.match(cell_id) and (len(cell_id) == 8 or cell_id.count("-") == 4):
+    if is_invented(cell_id):
         return ["the id was invented by an editor: choose one that says what the cell does"]
     if not CELL_ID.fullmatch(cell_id):
         return ["a cell id is lowercase words with hyphens"]

@@ -1,9 +1,9 @@
 """Write a student bundle: a folder that installs and runs by itself, without solutions and hidden cases.
 
     labs/      the notebooks of the labs asked for, generated from solutions/
-    lib/       without lib/course and the page for who changes lib, and without the checks' known mistakes; what the
-               labs ask for is left out (strip_solutions.py) and comes as bytecode, lib/_reference.zip, so that later
-               labs and lib itself work; of a lab that is over it stays as source
+    lib/       without the page for who changes lib, without the checks' known mistakes, and of lib/course only a
+               student's own copies (mine.py); what the labs ask for is left out (strip_solutions.py) and comes as
+               bytecode, lib/_reference.zip, so that later labs and lib itself work; of a lab that is over it stays
     tests/     those of the tools, and the quick test; none that holds an answer
     and        README.md, AGENTS.md (for assistants: be a tutor), Makefile, environment.yml, pyproject.toml, LICENSE
 
@@ -26,8 +26,11 @@ BUNDLE = Path(__file__).with_name("bundle")
 ROOT_FILES = ("LICENSE", ".gitignore")
 LIB_FILES = {".py", ".csv", ".md", ".json", ".png"}
 TESTS = ("conftest.py", "test_quick.py", "launch", "ledger", "test_backend.py", "test_model.py", "test_text.py")
-# For who changes lib. What makes known mistakes, and they themselves: a table of what they leave behind ships.
-LEFT_OUT = re.compile(r"lib/(course/.*|README\.md|rooms\.png|check/(README\.md|mistakes\.py|.*_wrong\.py))")
+# For who changes lib. What makes known mistakes, and they themselves: a table of what they leave behind ships. Of
+# lib/course only what `make lab` and `make merge` need.
+LEFT_OUT = re.compile(
+    r"lib/(course/(?!(answers|carry|edition|mine|notebook)\.py$).*|README\.md|rooms\.png|check/(README\.md|mistakes\.py|.*_wrong\.py))"
+)
 REQUIRES_PYTHON = re.compile(r'^requires-python = ".*"$', re.MULTILINE)
 
 
@@ -49,6 +52,7 @@ def release(root: Path, out: Path, labs: list[str], with_reference: list[str] = 
     files |= {name: (root / name).read_bytes() for name in ROOT_FILES}
     files |= _own_files(root, labs, versions)
     files["lib/reference.py"] = (BUNDLE / "reference.py").read_bytes()
+    files["lib/course/__init__.py"] = (BUNDLE / "course.py").read_bytes()
     for name, content in files.items():
         path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)

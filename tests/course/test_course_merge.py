@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from toy_lab import by_id, code
 
-from lib.course import merge, notebook
+from lib.course import answers, merge, notebook
 
 MINE = 'def double(x):\n    """Twice x."""\n    return x + x'
 
@@ -187,15 +187,15 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path, name):
     content, message = UNREADABLE[name]
     path = tmp_path / "mine.ipynb"
     path.write_bytes(content)
-    cells, trouble = merge.read_submission(path)
+    cells, trouble = answers.read_submission(path)
     assert cells == [] and message in trouble and "mine.ipynb" in trouble
 
 
 def test_a_huge_file_is_not_read(tmp_path):
     path = tmp_path / "mine.ipynb"
     with path.open("wb") as file:
-        file.truncate(merge.MAX_BYTES + 1)
-    assert "clear its outputs" in merge.read_submission(path)[1]
+        file.truncate(answers.MAX_BYTES + 1)
+    assert "clear its outputs" in answers.read_submission(path)[1]
 
 
 def test_odd_metadata_and_odd_cells_do_not_stop_a_merge(solution, tmp_path):
@@ -209,7 +209,7 @@ def test_odd_metadata_and_odd_cells_do_not_stop_a_merge(solution, tmp_path):
         '{"cell_type": "code", "metadata": {}, "source": "def total(v):\\n    return sum(v)"}]}'
     )
     path.write_text(odd)
-    cells, trouble = merge.read_submission(path)
+    cells, trouble = answers.read_submission(path)
     assert trouble == "" and len(cells) == 4
     assert answer(merge.merge(solution, cells), "total") == "def total(v):\n    return sum(v)"
 

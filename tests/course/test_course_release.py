@@ -193,7 +193,9 @@ def test_it_holds_the_labs_asked_for_as_labs_holds_them(bundle):
         "labs", "lib", "tests", "README.md", "Makefile", "pyproject.toml", "environment.yml", "LICENSE", ".gitignore",
         "AGENTS.md",
     }  # fmt: skip
-    assert not (bundle / "lib" / "course").exists() and not list(bundle.rglob("__pycache__"))
+    assert not list(bundle.rglob("__pycache__"))
+    of_course = {path.stem for path in (bundle / "lib" / "course").iterdir()}
+    assert of_course == {"__init__", "answers", "carry", "edition", "mine", "notebook"}
     assert not re.search("@[A-Z]+@", (bundle / "README.md").read_text() + (bundle / "Makefile").read_text())
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert f'requires-python = ">={version},<' in (bundle / "pyproject.toml").read_text()

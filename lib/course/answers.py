@@ -1,0 +1,125 @@
+"""Which cells of a student's notebook answer an exercise: for grading (merge.py) and for a new edition (carry.py).
+
+An answer is found by grade_id, else by cell id, else by the function or class it defines. Copying a cell in JupyterLab
+copies its grade_id: of several, the last that is not the stub counts.
+"""
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from . import edition, notebook
+
+MAX_BYTES = 20_000_000
+
+
+@dataclass(frozen=True)
+class Found:
+    """source: the answer, or the stub if there is none. written: whether the student has written it. missing: whether
+    no cell for it was found, not even the stub. notes: what the student should know."""
+
+    source: str
+    written: bool
+    missing: bool
+    notes: list[str]
+
+
+def read_submission(path: Path) -> tuple[list[NotebookNode], str]:
+    """The code and text cells of a student's notebook, and why it cannot be read ("" if it can).
+
+    Anything may stand in the file; cells that are no cells are left out. Raises OSError if there is no such file.
+    """
+    nb, trouble = read_notebook(path)
+    return nb.cells, trouble
+
+
+def read_notebook(path: Path) -> tuple[NotebookNode, str]:
+    """As read_submission, but the notebook, with its metadata; one without cells where it cannot be read."""
+    size, nothing = path.stat().st_size, nbformat.v4.new_notebook()
+    if size > MAX_BYTES:
+        text = (
+            f"{path.name} has {size / 1e6:.0f} MB, more than {MAX_BYTES // 10**6}: clear its outputs and save it again"
+        )
+        return nothing, text
+    try:
+        nb = nbformat.v4.reads(path.read_bytes().decode("utf-8"))
+        nb.cells = [cell for cell in nb.cells if isinstance(cell, dict) and isinstance(cell.get("source"), str)]
+    except (ValueError, RecursionError) as error:
+        return nothing, f"{path.name} is not JSON ({error}): was it saved or downloaded in full?"
+    except Exception as error:  # nbformat raises whatever the first odd value makes Python raise
+        return (
+            nothing,
+            f"{path.name} is not a notebook ({type(error).__name__}: {error}): save it in JupyterLab as .ipynb",
+        )
+    return nb, ""
+
+
+def find(
+    cell: NotebookNode,
+    canonical: NotebookNode,
+    cells: list[NotebookNode],
+    stub: str,
+    older: frozenset[str] = frozenset(),
+) -> Found:
+    """What the student's `cells` have in the place of `cell`, an answer cell of our notebook `canonical`.
+
+    stub: its source before anything is written. older: the fingerprints of the edition that the student began with; a
+    cell that still has one of them has nothing of the student's in it.
+    """
+    name = notebook.grade_id(cell)
+    tiers = _candidates(cell, canonical, cells)
+    old = lambda source: _same_code(source, stub) or edition.fingerprint(source) in older
+    written = [[source for source in tier if not old(source)] for tier in tiers]
+    best = next((tier for tier in written if tier), [])
+    notes = []
+    if not any(tiers):
+        notes.append(f"{name}: answer cell missing (looked for its grade_id, its cell id and what it defines)")
+    if len(best) > 1:
+        notes.append(f"{name}: {len(best)} answer cells; the last one is graded")
+    elif best and not written[0]:
+        notes.append(f"{name}: the answer was found in a cell without its grade_id")
+    source = best[-1].encode("utf-8", "replace").decode() if best else stub
+    return Found(source, bool(best), not any(tiers), notes)
+
+
+def _candidates(cell: NotebookNode, canonical: NotebookNode, cells: list[NotebookNode]) -> list[list[str]]:
+    """Sources that may answer `cell`, in three tiers: by grade_id, by cell id, by what they define."""
+    others = [other for other in canonical.cells if other.id != cell.id]
+    taken = {notebook.nbgrader(other).get("grade_id") for other in others} - {None}
+    given = {other.source.strip() for other in others}  # our worked examples are nobody's answer
+    free = [c for c in cells if c.get("cell_type") == "code" and c.source.strip()]
+    free = [c for c in free if not _claims(c, taken) and c.source.strip() not in given]
+    names = _defines(cell.source)
+    by_grade_id = [c for c in free if _claims(c, {notebook.grade_id(cell)})]
+    by_cell_id = [c for c in free if c.get("id") == cell.id]
+    by_name = [c for c in free if names & _defines(c.source)]
+    return [[c.source for c in tier] for tier in (by_grade_id, by_cell_id, by_name)]
+
+
+def _claims(cell: NotebookNode, grade_ids: set) -> bool:
+    claimed = notebook.nbgrader(cell).get("grade_id")
+    return isinstance(claimed, str) and claimed in grade_ids
+
+
+def tree_of(source: str) -> ast.Module | None:
+    """The syntax tree of `source`; None if it does not parse."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _defines(source: str) -> set[str]:
+    """Names of the functions and classes at the top level of `source`; none if it does not parse."""
+    tree = tree_of(source)
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in tree.body if isinstance(node, kinds)} if tree else set()
+
+
+def _same_code(source: str, stub: str) -> bool:
+    """Whether `source` is still the stub: equal but for comments and layout."""
+    tree = tree_of(source)
+    return tree is not None and ast.dump(tree) == ast.dump(tree_of(stub))

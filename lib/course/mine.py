@@ -1,0 +1,169 @@
+"""A student's own copies of the labs, labs/mine/*.ipynb: made once, never replaced, and merged with new editions.
+
+    python -m lib.course.mine open 0      make labs/mine/lab0_concepts.ipynb unless it is there, and open it
+    python -m lib.course.mine copy        only make the copies, of every lab
+    python -m lib.course.mine merge 0     put the answers of the copy into the edition that is in labs/ now
+
+`make lab` and `make merge` call these, in the repository and in a release. Git ignores the folder, so `git pull` can
+change labs/ without touching a student's work. JupyterLab is started with this folder first in PYTHONPATH, so that its
+kernels import the lib that belongs to the labs, even if another clone is installed in the same environment.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import nbformat
+from nbformat import NotebookNode
+
+from . import answers, carry, edition, notebook
+from .notebook import CourseError
+
+
+def copy(root: Path, lab: str) -> list[str]:
+    """Make labs/mine/`lab`.ipynb unless it is there; returns what the student should know, a sentence each.
+
+    A lab in which answers are written already is copied with them. Raises CourseError.
+    """
+    path, name, own = notebook.own_path(root, lab), f"labs/{lab}.ipynb", f"labs/mine/{lab}.ipynb"
+    if not path.exists():
+        written = edition.answered(_of_course(root, lab))
+        _write(notebook.lab_path(root, lab).read_bytes(), path)
+        if not written:
+            return [f"{own} is your own copy of this lab, which no update replaces."]
+        back = f"; `git checkout {name}` restores the course's own file" if (root / ".git").exists() else ""
+        return [f"{own} is your own copy of this lab, with your answers from {name} ({', '.join(written)}){back}."]
+    merging = f"`make merge LAB={notebook.number(lab)}`"
+    try:
+        ours, copied = _of_course(root, lab), _of_student(root, lab)
+    except CourseError as error:  # the copy is opened all the same
+        return [str(error)]
+    if edition.of(ours) != edition.of(copied):
+        return [f"{name} is another edition of this lab than your copy: {merging} puts your answers into it."]
+    if left := _left_behind(ours, copied):
+        return [f"{name} has answers that your copy lacks ({', '.join(left)}): {merging} adds them."]
+    return []
+
+
+def merge_edition(root: Path, lab: str) -> list[str]:
+    """Put what the student wrote in labs/mine/`lab`.ipynb into the edition in labs/; returns sentences that say what.
+
+    The copy as it was is kept next to it. Raises CourseError, and changes nothing, if a file cannot be read or written.
+    """
+    path, own = notebook.own_path(root, lab), f"labs/mine/{lab}.ipynb"
+    if not path.exists():
+        raise CourseError(f"there is no {own} to merge: `make lab LAB={notebook.number(lab)}` makes it")
+    new, old = _of_course(root, lab), _of_student(root, lab)
+    if edition.of(new) == edition.of(old) and not _left_behind(new, old):
+        return [f"{own} is the edition of labs/ already, so there is nothing to merge."]
+    carried = carry.carry_over(new, old)
+    if not carried.found:
+        raise CourseError(f"{own} has none of this lab's answer cells: is it the notebook of another lab?")
+    if error := next(nbformat.validator.iter_validate(carried.notebook), None):
+        raise CourseError(f"{own} has a cell that no notebook can hold ({error.message[:200]}): save it in JupyterLab")
+    kept = _free_name(path)
+    _write(path.read_bytes(), kept)
+    _write(notebook.to_bytes(carried.notebook), path)
+    return [*_said(own, lab, carried, bool(edition.cells(old))), f"The copy as it was is labs/mine/{kept.name}."]
+
+
+def _said(own: str, lab: str, carried: carry.Carried, known: bool) -> list[str]:
+    """What a merge did, in sentences. known: the edition of the copy was."""
+    counts = (
+        (len(carried.answers), "answer", "answers"),
+        (len(carried.changed), "other cell that you changed", "other cells that you changed"),
+        (carried.own, "cell of your own", "cells of your own"),
+    )
+    told = ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts)
+    said = [f"{own} is the edition of labs/ now, with {told}; reload it if it is open in JupyterLab."]
+    if carried.outdated:
+        names, text = ", ".join(carried.outdated), f"labs/{lab}.ipynb"
+        said.append(f"The course has changed these exercises: compare your answers with their text in {text}: {names}.")
+    if carried.given_up:
+        names = ", ".join(carried.given_up)
+        said.append(f"You and the course both changed these cells, and the course's text was taken: {names}.")
+    if not known:
+        said.append("The copy did not say which edition it was, so changes in cells other than answers were not found.")
+    return said + [f"{note}." for note in carried.notes]
+
+
+def _left_behind(ours: NotebookNode, copied: NotebookNode) -> list[str]:
+    """grade_ids of answers that are written in labs/ and not in the copy."""
+    return sorted(set(edition.answered(ours)) - set(edition.answered(copied, edition.cells(ours))))
+
+
+def _of_course(root: Path, lab: str) -> NotebookNode:
+    """labs/`lab`.ipynb. Raises CourseError with the next move."""
+    path, name = notebook.lab_path(root, lab), f"labs/{lab}.ipynb"
+    try:
+        return notebook.read(path)
+    except CourseError as error:
+        if b"\n<<<<<<< " in path.read_bytes():
+            text = (
+                f"{name} holds a conflict that git left: `git merge --abort` brings your file back, and then try again"
+            )
+            raise CourseError(text) from None
+        raise CourseError(f"{error}: fetch {name} again from where the course came from") from None
+
+
+def _of_student(root: Path, lab: str) -> NotebookNode:
+    nb, trouble = answers.read_notebook(notebook.own_path(root, lab))
+    if trouble:
+        raise CourseError(f"labs/mine/{trouble}; give it another name, and `make lab` makes a new copy")
+    return nb
+
+
+def _free_name(path: Path) -> Path:
+    """lab0_concepts_before_merge.ipynb, or the first of ..._before_merge_2, 3, ... that is not there yet."""
+    numbers = ("", *(f"_{number}" for number in range(2, 1000)))
+    names = (path.with_name(f"{path.stem}_before_merge{number}.ipynb") for number in numbers)
+    return next(name for name in names if not name.exists())
+
+
+def _write(content: bytes, path: Path) -> None:
+    try:
+        notebook.write_bytes(content, path)
+    except OSError as error:
+        way = "make room on the disk, or copy the course's folder to where you may write, and run the command there"
+        raise CourseError(f"{path} cannot be written ({error.strerror}): {way}") from None
+
+
+def jupyterlab(root: Path, page: str, options: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The command that opens `page`, a path below root, in JupyterLab, and its environment."""
+    command = [sys.executable, "-m", "jupyterlab", *(["--allow-root"] if os.geteuid() == 0 else [])]
+    command += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{quote(page)}", *options]
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    return command, {**os.environ, "PYTHONPATH": path}
+
+
+def main(argv: list[str] | None = None, root: Path = notebook.ROOT) -> int:
+    """Run the command line `argv`; returns the exit code. `open` ends as JupyterLab, in this process."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lib.course.mine", description="A student's own copies of the labs."
+    )
+    parser.add_argument("command", choices=["open", "copy", "merge"])
+    parser.add_argument("lab", nargs="?", help="0, lab0 or lab0_concepts; default: every lab")
+    args, options = parser.parse_known_args(argv)
+    if options and args.command != "open":
+        parser.error(f"unknown: {' '.join(options)}")
+    if args.command == "merge" and not args.lab:
+        parser.error("say which lab to merge")
+    try:
+        labs = notebook.labs(root, [args.lab] if args.lab else None, "labs")
+        for lab in labs:
+            for line in (merge_edition if args.command == "merge" else copy)(root, lab):
+                print(line, flush=True)
+    except CourseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if args.command == "open":
+        command, environment = jupyterlab(root, f"labs/mine/{labs[0]}.ipynb" if args.lab else "labs/mine", options)
+        os.chdir(root)
+        os.execve(command[0], command, environment)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
