@@ -1,7 +1,7 @@
 # One command each: `make help`. Set-up runs by itself, and again when pyproject.toml changed.
 #
 #   TORCH=2.13.0          the torch release asked for (2.10 to 2.15 work)
-#   TORCH_INDEX=URL       another wheel index for torch, such as the CPU-only one
+#   TORCH_INDEX=URL       where torch comes from; else its CPU build if there is no NVIDIA driver, or pip's own index
 #   EXTRAS=deepspeed      with `setup`: what is installed besides; Lab 4 then runs DeepSpeed, else shows stored results
 #   LAB=0                 (or lab0) which lab `lab`, `merge`, `grade`, `validate`, `notebooks` are about (the first three: 0; else all)
 #   LAB_OPTIONS=...       options of JupyterLab for `lab`, such as --no-browser
@@ -27,8 +27,6 @@ EXTRAS ?= book
 endif
 BIN := $(ENV)/bin
 PY := $(BIN)/python
-# pip shows what it fetches where somebody looks on.
-PIP := $(PY) -m pip install $(shell test -t 2 || echo --quiet) --disable-pip-version-check
 STAMP := $(ENV)/.labs-ready-$(subst /,-,$(CURDIR))$(EXTRAS:%=-%)
 COMMA := ,
 # Four tests at a time on two cores: ranks wait for each other, kernels to begin, and hangs for their verdict.
@@ -42,19 +40,19 @@ test-all: export WHOLE_SWEEPS := 1
 
 .PHONY: help setup lab merge demo book test test-all test-gpu notebooks validate grade bench lint clean
 
+# What `make help` shows: the targets below a line "##@ group" belong to that group, until the next such line.
+##@ students
 help: ## this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+	@awk -F ':.*## ' '/^##@ / {group = substr($$0, 5)} \
+		/^[a-z-]+:.*## / {lines[group] = lines[group] sprintf("  make %-12s %s\n", $$1, $$2)} \
+		END {n = split("students instructors developers", groups, " "); \
+			for (i = 1; i <= n; i++) printf "%sFor %s\n%s", (i > 1 ? "\n" : ""), groups[i], lines[groups[i]]}' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP) ## install everything (runs by itself before the others)
+setup: $(STAMP) ## install everything; runs by itself before the others
 
 $(STAMP): pyproject.toml
-	@test -x $(PY) || { echo "making $(ENV)"; $(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 15), \
-		f"this course needs Python 3.11 to 3.14, and {sys.executable} is {sys.version.split()[0]}: make PYTHON=python3.12 ..."' \
-		&& $(PYTHON) -m venv $(ENV); }
-	@echo "PyTorch $(TORCH) and the rest go into $(ENV): about 1.5 GB with a PyTorch for the CPU, 8 GB with CUDA. For the"
-	@echo "CPU alone give TORCH_INDEX=URL; pytorch.org, 'Get started', Compute Platform CPU, shows the URL after --index-url."
-	@begin=$$(date +%s); $(PIP) torch==$(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) && $(PIP) -e ".[dev$(EXTRAS:%=$(COMMA)%)]" && \
-		echo "$(ENV) is ready: $$(du -sh $(ENV) | cut -f1), $$(($$(date +%s) - begin)) s"
+	@test -x $(PY) || $(PYTHON) lib/course/install.py environment $(ENV)
+	@$(PY) lib/course/install.py packages $(TORCH) "dev$(EXTRAS:%=$(COMMA)%)" $(TORCH_INDEX)
 	@touch $@
 
 lab: setup ## open your own copy of a lab, labs/mine/lab3_..., in JupyterLab: make lab LAB=3
@@ -66,9 +64,10 @@ merge: setup ## put the answers of your copy into a new edition of the lab: make
 demo: setup ## 4 ranks train a GPT for about a minute; results in results/demo
 	$(PY) -m lib.demo $(DEMO_OPTIONS)
 
-book: setup ## the labs as pages for a browser, build/book/index.html: read, search, move sliders, without a kernel
+book: setup ## the labs as a book in build/book, to read and search in any browser, without a kernel
 	$(PY) -m lib.course book
 
+##@ developers
 test: setup lint ## everything CI runs
 	$(PY) -m pytest -m "not slow and not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS)
 	$(PY) -m lib.course validate
@@ -77,20 +76,22 @@ test-all: setup lint ## the slow tests too
 	$(PY) -m pytest -m "not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS)
 	$(PY) -m lib.course validate --whole
 
-test-gpu: setup ## does this machine's GPUs, driver and NCCL do; then everything on GPUs, in ten minutes on one
+test-gpu: setup ## on a machine with GPUs: whether its driver and NCCL work, then everything on them; ten minutes on one GPU
 	$(PY) -m tests.gpu $(if $(STEPS),--steps $(STEPS))
 
+##@ instructors
 notebooks: setup ## generate labs/ from solutions/, and execute solutions/
 	$(PY) -m lib.course build $(LAB)
 	$(PY) -m lib.course execute $(LAB)
 
-validate: setup ## solutions pass, unsolved labs score 0, labs equal what solutions generate
+validate: setup ## prove that the solutions pass, unsolved labs score 0, and labs/ is what solutions/ generate
 	$(PY) -m lib.course validate --whole $(LAB)
 
 grade: setup ## points for a notebook, or a folder of them: make grade LAB=0 NOTEBOOK=path [OUT=report JOBS=2]
 	$(PY) -m lib.course grade --lab $(or $(LAB),0) $(if $(JSON),--json "$(JSON)") \
 		$(if $(OUT),--out "$(OUT)") $(if $(JOBS),--jobs $(JOBS)) $(if $(NOTEBOOK),"$(NOTEBOOK)")
 
+##@ developers
 bench: setup ## speed, side by side with torch's own, in one run; results in results/bench
 	$(PY) -m tests.benchmarks $(BENCH)
 
@@ -98,6 +99,6 @@ lint: setup ## ruff, on code and notebooks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-clean: ## remove what the other commands made
+clean: ## delete the environment and what the other commands wrote
 	rm -rf .venv build results *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

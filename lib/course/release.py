@@ -2,8 +2,9 @@
 
     labs/      the notebooks of the labs asked for, generated from solutions/
     lib/       without the page for who changes lib, without the checks' known mistakes, and of lib/course only a
-               student's own copies (mine.py); what the labs ask for is left out (strip_solutions.py) and comes as
-               bytecode, lib/_reference.zip, so that later labs and lib itself work; of a lab that is over it stays
+               student's own copies (mine.py) and install.py; what the labs ask for is left out (strip_solutions.py) and
+               comes as bytecode, lib/_reference.zip, so that later labs and lib itself work; of a lab that is over it
+               stays as source
     tests/     those of the tools, and the quick test; none that holds an answer
     and        README.md, AGENTS.md (for assistants: be a tutor), Makefile, environment.yml, pyproject.toml, LICENSE
 
@@ -27,9 +28,9 @@ ROOT_FILES = ("LICENSE", ".gitignore")
 LIB_FILES = {".py", ".csv", ".md", ".json", ".png"}
 TESTS = ("conftest.py", "test_quick.py", "launch", "ledger", "test_backend.py", "test_model.py", "test_text.py")
 # For who changes lib. What makes known mistakes, and they themselves: a table of what they leave behind ships. Of
-# lib/course only what `make lab` and `make merge` need.
+# lib/course only what `make setup`, `make lab` and `make merge` need.
 LEFT_OUT = re.compile(
-    r"lib/(course/(?!(answers|carry|edition|mine|notebook)\.py$).*|README\.md|rooms\.png|check/(README\.md|mistakes\.py|.*_wrong\.py))"
+    r"lib/(course/(?!(answers|carry|edition|install|mine|notebook)\.py$).*|README\.md|rooms\.png|check/(README\.md|mistakes\.py|.*_wrong\.py))"
 )
 REQUIRES_PYTHON = re.compile(r'^requires-python = ".*"$', re.MULTILINE)
 
@@ -117,13 +118,15 @@ def _own_files(root: Path, labs: list[str], versions: list[str]) -> dict[str, by
     torch = re.search(r"^TORCH \?= (\S+)$", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1]
     listed = "\n".join(f"- `labs/{lab}.ipynb`" for lab in labs)
     blanks = {"@TORCH@": torch, "@LABS@": listed, "@PYTHON@": " or ".join(versions)}
-    blanks |= {"@FIRST@": labs[0].split("_")[0].removeprefix("lab"), "@PYTHONS@": ", ".join(versions)}
+    blanks["@FIRST@"] = labs[0].split("_")[0].removeprefix("lab")
     texts = {name: (BUNDLE / name).read_text(encoding="utf-8") for name in ("README.md", "AGENTS.md", "Makefile")}
     for blank, value in blanks.items():
         texts = {name: text.replace(blank, value) for name, text in texts.items()}
-    low, high = versions[0], f"{versions[-1].split('.')[0]}.{int(versions[-1].split('.')[1]) + 1}"
+    minors = [int(version.removeprefix("3.")) for version in versions]
+    others = "".join(f",!=3.{one}.*" for one in range(min(minors), max(minors)) if one not in minors)
     environment = (root / "environment.yml").read_text(encoding="utf-8")
     texts["environment.yml"] = re.sub(r"python=[\d.]+", f"python={versions[-1]}", environment)
     project = (root / "pyproject.toml").read_text(encoding="utf-8")
-    texts["pyproject.toml"] = REQUIRES_PYTHON.sub(f'requires-python = ">={low},<{high}"', project)
+    allowed = f'requires-python = ">=3.{min(minors)},<3.{max(minors) + 1}{others}"'
+    texts["pyproject.toml"] = REQUIRES_PYTHON.sub(allowed, project)
     return {name: text.encode() for name, text in texts.items()}

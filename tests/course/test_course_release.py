@@ -195,7 +195,7 @@ def test_it_holds_the_labs_asked_for_as_labs_holds_them(bundle):
     }  # fmt: skip
     assert not list(bundle.rglob("__pycache__"))
     of_course = {path.stem for path in (bundle / "lib" / "course").iterdir()}
-    assert of_course == {"__init__", "answers", "carry", "edition", "mine", "notebook"}
+    assert of_course == {"__init__", "answers", "carry", "edition", "install", "mine", "notebook"}
     assert not re.search("@[A-Z]+@", (bundle / "README.md").read_text() + (bundle / "Makefile").read_text())
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert f'requires-python = ">={version},<' in (bundle / "pyproject.toml").read_text()
@@ -291,6 +291,10 @@ def test_its_makefile_sets_up_what_ours_does(bundle):
     for line in ("TORCH ?=", "STAMP :=", "ROOT_FLAG :="):
         ((mine,), (yours,)) = ([x for x in text.splitlines() if x.startswith(line)] for text in (ours, theirs))
         assert yours == mine.replace("$(EXTRAS:%=-%)", "")
+    recipes = [text.split("$(STAMP): pyproject.toml\n")[1].split("\n\n")[0] for text in (ours, theirs)]
+    mine = recipes[0].replace('"dev$(EXTRAS:%=$(COMMA)%)"', "dev")
+    assert recipes[1] == mine
+    assert filecmp.cmp(bundle / "lib/course/install.py", ROOT / "lib/course/install.py", shallow=False)
     told = subprocess.run(["make", "help"], cwd=bundle, capture_output=True, text=True, check=True).stdout
     assert re.findall(r"^  make ([a-z-]+)", told, re.MULTILINE) == [
         "help",

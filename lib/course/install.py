@@ -1,0 +1,253 @@
+"""What `make setup` runs: it makes the environment, and installs torch and the rest of the course into it.
+
+    python3 lib/course/install.py environment .venv                      an empty environment, if this Python will do
+    .venv/bin/python lib/course/install.py packages 2.13.0 dev [INDEX]   torch from INDEX, else as `choose` decides
+
+Both run in the folder of pyproject.toml. A release has this file too.
+
+On the default index, PyTorch for Linux brings the CUDA libraries along, which a machine without an NVIDIA GPU cannot
+use. On such a machine `choose` therefore takes the CPU build, provided that PyTorch's own index for it answers.
+
+Nothing is installed yet when this program runs, so it needs only the standard library. It also has to tell an old
+Python that it is too old, so its syntax is that of Python 3.6.
+"""
+
+import ast
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+DEFAULT_INDEX = "https://pypi.org/simple"  # pip's, unless its settings name another
+SECONDS = 3  # the time that an index has for its answer
+DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/nvidiactl", "/usr/lib/wsl/lib/libcuda.so.1")
+# torch 2.13.0 for Python 3.11 on Linux x86-64, with the rest of the course: the wheels, and then the environment.
+CPU_SIZE = "about 0.4 GB to download and 1.5 GB on disk"
+CUDA_SIZE = "about 3 GB to download and 8 GB on disk"
+LOCAL = ("find-links", "extra-index-url", "no-index")  # settings with which pip may do without its index
+AGAIN = "Then repeat the command."
+
+
+def main(arguments):
+    """Run one of the two commands above; whatever the user has to put right ends it with one sentence."""
+    command, *rest = arguments
+    try:
+        {"environment": make_environment, "packages": install_packages}[command](*rest)
+    except KeyboardInterrupt:
+        sys.exit("stopped: the same command continues the installation")
+
+
+def make_environment(folder):
+    """Make the environment `folder` with the Python that runs this."""
+    if refused():
+        sys.exit(f"{refused()}: {another_python()}")
+    if importlib.util.find_spec("ensurepip") is None:
+        package = f"python3.{sys.version_info[1]}-venv"
+        text = f"{sys.executable} cannot make an environment, because it has no ensurepip: install that (on Debian and"
+        sys.exit(f"{text} Ubuntu it is `apt-get install {package}`). {AGAIN}")
+    print(f"making {folder}", flush=True)
+    if subprocess.call([sys.executable, "-m", "venv", folder]):
+        shutil.rmtree(folder, ignore_errors=True)  # half an environment would be taken for one the next time
+        sys.exit(f"{folder} could not be made, for the reason above: put that right. {AGAIN}")
+
+
+def install_packages(torch, extras, given=""):
+    """Install this release of torch, and then the course with these extras, for the Python that runs this.
+
+    given: the index that the user wants torch from; "" leaves the decision to `choose`.
+    """
+    wrong = refused() or ("" if importlib.util.find_spec("pip") else f"{sys.prefix} has no pip")
+    if wrong:
+        sys.exit(f"{wrong}: delete that environment (or deactivate it, if it is conda's). {AGAIN}")
+    begin, settings = time.time(), pip_settings()
+    require_network([given, own_index(settings) or DEFAULT_INDEX], settings)
+    if installed_torch().split("+")[0] == torch:
+        index, told = "", f"{installed_torch()} is installed already.{unused_gpu()}"
+    else:
+        index, why = choose(given, settings)
+        told = f"{torch} {why}"
+    print(f"PyTorch {told}", flush=True)
+    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
+    pip += [] if sys.stderr.isatty() else ["--quiet"]  # its progress is for somebody who watches
+    for what in ([f"torch=={torch}", *(["--index-url", index] if index else [])], ["-e", f".[{extras}]"]):
+        if subprocess.call(pip + what):
+            sys.exit(f"pip could not run `install {' '.join(what)}`, for the reason above: put that right. {AGAIN}")
+    size = subprocess.check_output(["du", "-sh", sys.prefix], text=True).split()[0]
+    print(f"{sys.prefix} is ready: {size}, {time.time() - begin:.0f} s")
+
+
+def choose(given, settings):
+    """Decide where torch comes from: (the index's URL, "" for the one that pip uses; the reason, and how much it is).
+
+    given: the index that the user asked for, which is always taken.
+    settings: pip's. If they name an index, that one is used, since somebody decided where packages come from here.
+    """
+    either = f"the CPU build is {CPU_SIZE}, one with CUDA {CUDA_SIZE}."
+    if given:
+        return given, f"comes from {public(given)}, as TORCH_INDEX asks: {either}"
+    if own_index(settings):
+        return "", f"comes from {public(own_index(settings))}, the index in pip's settings: {either}"
+    if sys.platform != "linux":
+        return "", f"comes from the index that pip uses, which has the CPU build for this system: {CPU_SIZE}."
+    found = driver()
+    if found:
+        return "", f"comes with CUDA, because there is an NVIDIA driver ({found}): {CUDA_SIZE}."
+    wrong = unreachable(CPU_INDEX, settings)
+    if not wrong:
+        why = f"comes from {CPU_INDEX}, as a CPU build, because no NVIDIA driver was found: {CPU_SIZE}. If machines"
+        return CPU_INDEX, f"{why} with GPUs share this folder, use `make setup TORCH_INDEX={DEFAULT_INDEX}` instead."
+    why = f"comes from the index that pip uses, because {CPU_INDEX}, which has the CPU build, cannot be reached"
+    return "", f"{why} ({reason(wrong)}). It usually brings CUDA: {CUDA_SIZE}. TORCH_INDEX=URL names another index."
+
+
+def driver():
+    """What shows that this machine has an NVIDIA driver: a file, a library or a program; "" if nothing does."""
+    for path in DRIVER_FILES:
+        if os.path.exists(path):
+            return path
+    try:  # in some containers, and on a Jetson, the library is all there is; that of a CUDA toolkit finds no GPU
+        import ctypes  # a Python that was built without libffi has none
+
+        if ctypes.CDLL("libcuda.so.1").cuInit(0) == 0:
+            return "libcuda.so.1"
+    except (ImportError, OSError, AttributeError):
+        pass
+    try:
+        asked = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
+        return "nvidia-smi" if asked.returncode == 0 and asked.stdout.startswith(b"GPU ") else ""
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def unused_gpu():
+    """What to say if the torch that is installed is a CPU build, and there is an NVIDIA driver; else ""."""
+    if not (installed_torch().endswith("+cpu") and driver()):
+        return ""
+    return f" It is a CPU build, so the GPUs here are not used: to use them, delete {sys.prefix} and run `make setup`."
+
+
+def pip_settings():
+    """What pip reads from its files and from PIP_... in the environment: {"index-url": ..., "proxy": ...}."""
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    listed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    found = {}
+    for section in ("global.", "install.", ":env:."):  # in this order, a later one overrides
+        for name, _, value in (line.partition("=") for line in listed.splitlines() if line.startswith(section)):
+            found[name[len(section) :]] = ast.literal_eval(value)
+    return found
+
+
+def own_index(settings):
+    """The index that pip's settings name instead of the default one; else ""."""
+    own = settings.get("index-url", "")
+    return "" if own.rstrip("/") == DEFAULT_INDEX else own
+
+
+def require_network(indexes, settings):
+    """Stop with one sentence if there is no way to one of the indexes, and pip has no other place to look."""
+    if any(map(settings.get, LOCAL)):
+        return
+    for index in filter(None, indexes):
+        wrong = unreachable(index, settings)
+        if isinstance(wrong, OSError):  # an index that is merely slow, or refuses us, is left to pip
+            text = f"{public(index)} cannot be reached ({reason(wrong)}): connect this machine to the network, set"
+            text += " HTTPS_PROXY if it needs a proxy, or name another index (PIP_INDEX_URL; for torch TORCH_INDEX)."
+            sys.exit(f"{text} {AGAIN}")
+
+
+def unreachable(index, settings, seconds=SECONDS):
+    """Why an index does not answer, after at most `seconds`; None if it does.
+
+    An OSError means that there is no way to it; a text is any other reason. The request takes the proxy that pip would
+    take. It does not check certificates, because nothing of the answer is used: pip checks them when it downloads.
+    """
+    if not index.startswith(("http://", "https://")):
+        return None
+    told = []
+
+    def ask():
+        try:
+            request(f"{index.rstrip('/')}/torch/", settings.get("proxy"), seconds)
+            told.append(None)
+        except urllib.error.HTTPError as error:
+            told.append(str(error))
+        except urllib.error.URLError as error:
+            told.append(str(error.reason) if isinstance(error.reason, ssl.SSLError) else error.reason)
+        except Exception as error:
+            told.append(str(error) or type(error).__name__)
+
+    thread = threading.Thread(target=ask, daemon=True)  # looking up a name may take longer than any timeout says
+    thread.start()
+    thread.join(seconds)
+    late = not told or isinstance(told[0], socket.timeout)
+    return f"no answer within {seconds} s" if late else told[0]
+
+
+def request(url, proxy, seconds):
+    """Ask for a page, through `proxy` if there is one, else as the environment says. Raises if there is no answer."""
+    proxies = urllib.request.getproxies()
+    every = proxy or proxies.get("all")
+    if every:
+        proxies = {"http": every, "https": every} if proxy else {"http": every, "https": every, **proxies}
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    handlers = urllib.request.ProxyHandler(proxies), urllib.request.HTTPSHandler(context=context)
+    urllib.request.build_opener(*handlers).open(url, timeout=seconds).close()
+
+
+def reason(wrong):
+    """The reason in words: of an OSError without its number."""
+    return getattr(wrong, "strerror", None) or wrong
+
+
+def public(index):
+    """An index as it may be printed: without the name and password that its URL may contain."""
+    return re.sub("//[^/]*@", "//", index)
+
+
+def installed_torch():
+    """The release of torch that is installed, such as "2.13.0+cpu"; "" if none is."""
+    from importlib import metadata  # Python 3.8 has it; older ones do not come here
+
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def pythons():
+    """The minor versions of Python 3 that pyproject.toml allows: [11, 12, 13, 14]."""
+    with open("pyproject.toml", encoding="utf-8") as file:
+        wanted = re.search(r'^requires-python = "(.*)"', file.read(), re.MULTILINE).group(1)
+    low, end = (int(re.search(sign + r"3\.(\d+)", wanted).group(1)) for sign in (">=", "<"))
+    return [minor for minor in range(low, end) if f"!=3.{minor}.*" not in wanted]
+
+
+def refused():
+    """The beginning of a sentence if the course does not run on this Python; else ""."""
+    if sys.version_info[0] == 3 and sys.version_info[1] in pythons():
+        return ""
+    *most, last = (f"3.{minor}" for minor in pythons())
+    wanted = f"{', '.join(most)} or {last}" if most else last
+    return f"The course needs Python {wanted}, and {sys.executable} is {sys.version.split()[0]}"
+
+
+def another_python():
+    """The next move for a Python that will not do: one that is here already, or how to get one."""
+    for name in (f"python3.{minor}" for minor in reversed(pythons())):
+        if shutil.which(name) and not subprocess.call([name, "-c", ""], stderr=subprocess.DEVNULL):
+            return f"add PYTHON={name} to the command."
+    return "install one of these and add PYTHON=its-path to the command, or use conda and environment.yml."
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
