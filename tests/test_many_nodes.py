@@ -1,7 +1,7 @@
-"""Lab 6's job on many nodes: a rank is killed, torchrun restarts all of them, and the last loss is the same.
+"""Lab 6's job on many nodes: a rank is killed or a node is lost, all ranks start again, and the last loss is the same.
 
 The script is made from the cells of solutions/lab6_hybrid_3d.ipynb. It runs on two emulated nodes, where these can be
-made, and as a Slurm job whose `srun` starts the tasks of both nodes on this machine.
+made, and there also as a job of a real Slurm, where Slurm is installed.
 """
 
 import contextlib
@@ -10,7 +10,6 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
 
 from lib import launch  # noqa: E402
-from tests import two_nodes  # noqa: E402
+from tests import slurm, two_nodes  # noqa: E402
 
 REASON = two_nodes.available()
 NOTEBOOK = ROOT / "solutions" / "lab6_hybrid_3d.ipynb"
@@ -50,6 +49,12 @@ def made_of_the_cells(folder, ranks):
     (losses,) = (line.split() for line in re.findall(r"whole: (.*)", done.stdout))
     assert len(losses) == ranks and len(set(losses)) == 1, "the batch's, on every rank"
     return folder / "train.py", float(losses[0])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """(the script, its last loss) on four ranks."""
+    return made_of_the_cells(tmp_path_factory.mktemp("whole") / "whole", 4)
 
 
 def copy_of(script, folder):
@@ -119,16 +124,15 @@ def restarted(output, ranks, loss):
 @pytest.mark.slow
 @pytest.mark.netns
 @pytest.mark.skipif(REASON is not None, reason=f"not run: {REASON}")
-def test_on_two_nodes_a_killed_rank_is_restarted_and_half_the_ranks_go_on_from_the_same_checkpoint(tmp_path):
-    whole, loss = made_of_the_cells(tmp_path / "whole", 4)
-    script = copy_of(whole, tmp_path)
+def test_on_two_nodes_a_killed_rank_is_restarted_and_half_the_ranks_go_on_from_the_same_checkpoint(whole, tmp_path):
+    script, loss = copy_of(whole[0], tmp_path), whole[1]
     with two_nodes.two_nodes(rate="1gbit") as nodes:
         with a_rank_killed(script, rank=3, ranks=4):
             ended = nodes.run("--max-restarts=1", script, nproc_per_node=2, meeting=two_nodes.c10d, timeout=300)
         assert [node.code for node in ended] == [0, 0], ended
         restarted(ended[0].output + ended[1].output, 4, loss)
 
-        half = copy_of(whole, tmp_path / "copy")  # where the killer put the checkpoint that was there
+        half = copy_of(whole[0], tmp_path / "copy")  # where the killer put the checkpoint that was there
         ended = nodes.run(half, nproc_per_node=1, meeting=two_nodes.c10d, timeout=300)
         assert [node.code for node in ended] == [0, 0], ended
         output = ended[0].output + ended[1].output
@@ -136,70 +140,134 @@ def test_on_two_nodes_a_killed_rank_is_restarted_and_half_the_ranks_go_on_from_t
         assert last_losses(output) == dict.fromkeys(range(2), pytest.approx(loss, rel=TOLERANCE))
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with slurm.two_nodes(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def submitted(cluster, script, max_restarts=0):
+    """The script as a job on 2 nodes of 2 ranks, with a ledger: (its number, the file it writes to)."""
+    batch, folder = script.with_suffix(".sbatch"), script.parent
+    said = launch.as_slurm(script, batch, 2, 2, max_restarts=max_restarts, ledger_dir=folder / "books")
+    assert said == f"sbatch {batch}"
+    job = cluster.submit(f"--chdir={folder}", batch)
+    try:
+        yield job, folder / f"train-{job}.out"
+    finally:
+        cluster.call("scancel", job, check=False)  # or after a failure the next one would wait for its nodes
+
+
+def books_agree(folder):
+    judged = subprocess.run([sys.executable, "-m", "lib.ledger", folder], capture_output=True, text=True, cwd=ROOT)
+    assert sorted(path.name for path in folder.glob("book*")) == [f"book{rank}" for rank in range(4)]
+    assert judged.returncode == 0 and "the books agree" in judged.stdout, judged.stdout + judged.stderr
+
+
+@slurm.needed
+def test_on_slurm_a_killed_rank_is_restarted_by_torchrun(cluster, whole, tmp_path):
+    script, loss = copy_of(whole[0], tmp_path), whole[1]
+    job = submitted(cluster, script, max_restarts=1)
+    with a_rank_killed(script, rank=3, ranks=4), job as (job, output):
+        assert cluster.wait(job) == "COMPLETED", output.read_text()
+    restarted(output.read_text(), 4, loss)
+    assert cluster.facts(job)["Restarts"] == "0", "Slurm's part was only to wait"
+    books_agree(tmp_path / "books" / job)
+
+
+@slurm.needed
+def test_on_slurm_a_lost_node_puts_the_job_back_into_the_queue(cluster, whole, tmp_path):
+    script, loss = copy_of(whole[0], tmp_path), whole[1]
+    until = time.monotonic() + 500
+    with submitted(cluster, script) as (job, output):
+        while not (tmp_path / "job" / "step_00000010").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        before = ranks_of(script)
+        assert before.keys() == set(range(4)), output.read_text()
+        before[3].suspend()  # so that the others wait, and the job does not end before Slurm has heard
+        cluster.call("scontrol", "update", "nodename=n1", "state=down", "reason=test")
+        before[3].resume()
+        while all(process in before.values() for process in ranks_of(script).values()):
+            assert time.monotonic() < until, output.read_text()
+            time.sleep(0.05)
+        living = [process for process in before.values() if process.is_running()]
+        assert all(process.status() == psutil.STATUS_ZOMBIE for process in living), "two jobs would save the same"
+        assert cluster.wait(job) == "COMPLETED", output.read_text()
+    assert "DUE TO NODE FAILURE" in output.read_text() and cluster.facts(job)["Restarts"] == "1"
+    restarted(output.read_text(), 4, loss)
+    books_agree(tmp_path / "books" / job)
+
+
+@slurm.needed
+def test_on_slurm_a_name_that_a_node_does_not_know_ends_the_job_with_a_line(cluster, tmp_path):
+    (tmp_path / "train.py").write_text("raise SystemExit('this must not run')")
+    known = cluster.hosts[1].read_text()
+    cluster.hosts[1].write_text(known.replace("wire0", "another"))
+    try:
+        with submitted(cluster, tmp_path / "train.py") as (job, output):
+            assert cluster.wait(job) == "FAILED"
+    finally:
+        cluster.hosts[1].write_text(known)
+    said = [line for line in output.read_text().splitlines() if not line.startswith("srun: ")]
+    assert len(said) == 1, said
+    assert re.match(r"n1 cannot reach n0 at its NodeAddr wire0, port \d+: \w.*\. n1 has to resolve that name", said[0])
+
+
 SRUN = """\
 #!/bin/bash
-# The tasks of all nodes, on this machine. Node i has the address 127.0.0.(i+1).
+# The tasks of both nodes, on this machine, one after the other.
 while [[ $1 == --* ]]; do shift; done
-for ((i = 0; i < SLURM_NNODES; i++)); do
-    SLURM_NODEID=$i SLURMD_NODENAME=127.0.0.$((i + 1)) "$@" &
-done
-for ((i = 0; i < SLURM_NNODES; i++)); do
-    wait -n || { code=$?; kill $(jobs -p); exit $code; }
-done
+SLURM_NODEID=0 SLURMD_NODENAME=n0 "$@" && SLURM_NODEID=1 SLURMD_NODENAME=$NAME1 "$@"
 """
 SCONTROL = """\
 #!/bin/bash
-[[ "$*" == "show hostnames 127.0.0.[1-2]" ]] && printf '127.0.0.1\\n127.0.0.2\\n'
+case "$*" in
+    "show hostnames n[0-1]") echo n0; echo $NAME1 ;;
+    "show node n0") echo "NodeName=n0 Arch=x86_64"; echo "   NodeAddr=127.0.0.1 NodeHostName=n0 Version=22.05.8" ;;
+    "show node n1") echo "   NodeAddr=$ADDRESS1 NodeHostName=n1" ;;
+esac
+"""
+TORCHRUN = """\
+#!/bin/bash
+echo "$@"
 """
 
 
-def slurm(folder, nodes):
-    """The environment that sbatch and this machine's own `srun` and `scontrol` would make."""
-    for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    for number in range(10_000):  # the job's number gives the port
-        with socket.socket() as door, contextlib.suppress(OSError):
-            door.bind(("127.0.0.1", 20_000 + number))
-            break
-    path = os.pathsep.join([str(folder), os.path.dirname(sys.executable), os.environ["PATH"]])
-    quiet = {"GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    facts = {"SLURM_JOB_ID": str(number), "SLURM_NNODES": str(nodes), "SLURM_JOB_NODELIST": "127.0.0.[1-2]"}
-    return {**os.environ, **quiet, **facts, "PATH": path}
-
-
-def end_all_of(folder):
-    """End every process with a path of this folder in its command line: they are ours, the folder is new."""
-    for _ in range(500):
-        found = [p for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or [])]
-        if not found:
-            return
-        for process in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        time.sleep(0.01)
-    raise RuntimeError(f"processes {found} do not end")
-
-
-@pytest.mark.slow
-def test_the_slurm_script_runs_on_both_nodes_and_restarts_them_when_a_rank_is_killed(tmp_path):
-    whole, loss = made_of_the_cells(tmp_path / "whole", 2)
-    script = copy_of(whole, tmp_path)
-    batch = tmp_path / "train.sbatch"
-    said = launch.as_slurm(script, batch, nodes=2, nproc_per_node=1, max_restarts=1, ledger_dir=tmp_path / "books")
-    assert said == f"sbatch {batch}"
-    env = slurm(tmp_path, nodes=2)
-    with two_nodes.terminated_as_an_error(), open(tmp_path / "output", "w+") as output:
-        try:
-            with a_rank_killed(script, rank=0, ranks=2):
-                ran = subprocess.run(["bash", batch], env=env, stdout=output, stderr=output, cwd=tmp_path, timeout=300)
-        finally:
-            end_all_of(tmp_path)
-    text = (tmp_path / "output").read_text()
-    assert ran.returncode == 0, text
-    restarted(text, 2, loss)
-    books = (tmp_path / "books" / env["SLURM_JOB_ID"]).glob("book*")
-    assert sorted(book.name for book in books) == ["book0", "book1"]
+@pytest.mark.parametrize(
+    ("name", "address", "meets_as", "says"),
+    [
+        ("n1", "127.0.0.2", "127.0.0.2", ""),
+        ("localhost", "", "localhost", ""),  # Slurm does not say
+        (
+            "n1",
+            "no..name",
+            None,
+            r"n0 cannot reach n1 at its NodeAddr no\.\.name, port 20005: \w.*\. n0 has to resolve",
+        ),
+    ],
+)
+def test_the_nodes_meet_at_slurms_address_of_the_first_or_a_line_says_why_not(name, address, meets_as, says, tmp_path):
+    """Without Slurm: what the script makes of its answers."""
+    for tool, text in {"srun": SRUN, "scontrol": SCONTROL, "torchrun": TORCHRUN}.items():
+        (tmp_path / tool).write_text(text)
+        (tmp_path / tool).chmod(0o755)
+    (tmp_path / "train.py").touch()
+    launch.as_slurm(tmp_path / "train.py", tmp_path / "x", 2, 2)
+    facts = {
+        "SLURM_JOB_ID": "10005",
+        "SLURM_NNODES": "2",
+        "SLURM_JOB_NODELIST": "n[0-1]",
+        "NAME1": name,
+        "ADDRESS1": address,
+    }
+    env = {**os.environ, **facts, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    ran = subprocess.run(["bash", tmp_path / "x"], env=env, capture_output=True, text=True, timeout=60)
+    assert re.match(says, ran.stderr) and ran.stderr.count("\n") == (1 if says else 0), ran
+    assert ran.returncode == (1 if says else 0), ran
+    where = [re.findall(r"--(?:rdzv-endpoint|rdzv-conf|local-addr) (\S+)", line) for line in ran.stdout.splitlines()]
+    meeting = "127.0.0.1:20005"
+    assert where == [] if says else [[meeting, "is_host=1", "127.0.0.1"], [meeting, "is_host=0", meets_as]], ran
 
 
 def test_the_slurm_script_asks_for_what_was_said(tmp_path):

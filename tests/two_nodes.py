@@ -34,6 +34,7 @@ PORT = "29500"  # nobody else is in the namespace who could have taken it
 MTU = (
     "9000"  # bytes a packet, as usual in clusters; the shorter ones of 1500 cost the cores more than a real card would
 )
+QUIET = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # else ranks warn that nobody knows addresses' names
 GRACE = 10.0  # seconds that a node has to end by itself once the other has failed
 
 _pairs = itertools.count()
@@ -127,9 +128,7 @@ class Nodes:
         on one node the other has GRACE seconds to end, and is then ended. Raises TimeoutError, with both outputs, after
         `timeout` seconds.
         """
-        # Without the second, every rank warns that nobody knows these addresses' names.
-        quiet = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-        env = {**quiet, **os.environ, "GLOO_SOCKET_IFNAME": INTERFACE, **(env or {})}
+        env = {**QUIET, **os.environ, "GLOO_SOCKET_IFNAME": INTERFACE, **(env or {})}
         deadline, started = time.monotonic() + timeout, []
         with contextlib.ExitStack() as stack:
             logs = stack.enter_context(tempfile.TemporaryDirectory(prefix="two-nodes-"))

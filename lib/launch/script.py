@@ -2,7 +2,8 @@
 
     launch.as_script(train, "train.py")    ->    torchrun --nproc-per-node 4 train.py
 
-The file holds the function, the functions and values of the notebook that it uses, and the imports they need.
+The file holds the function, the functions and values of the notebook that it uses, and the imports they need. What runs
+it is decorated with torch's @record, so that torchrun reports the traceback of the rank that raised.
 """
 
 import ast
@@ -13,13 +14,19 @@ import os
 import textwrap
 import types
 
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from lib import backend, ledger
+
 TEMPLATE = '''"""{name}, as a script: {command}"""
 
 {imports}
 
 {body}
 
-if __name__ == "__main__":
+@record  # torchrun then shows the traceback of a rank that failed
+def {main}():
     backend.join()  # this rank's device and process group, by RANK, WORLD_SIZE, ... of torchrun
     with ledger.record_to_dir():  # a book of what this rank sends, in $LEDGER_DIR, if that is set
         result = {name}({args})
@@ -27,26 +34,40 @@ if __name__ == "__main__":
             # in one write: ranks share stdout
             print(f"[rank {{dist.get_rank()}}] {{result}}\\n", end="", flush=True)
     dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    {main}()
 '''
-NEEDED = {"dist": "import torch.distributed as dist", "backend": "from lib import backend, ledger"}
+NEEDED = {
+    "dist": (dist, "import torch.distributed as dist"),
+    "backend": (backend, "from lib import backend, ledger"),
+    "ledger": (ledger, "from lib import backend, ledger"),
+    "record": (record, "from torch.distributed.elastic.multiprocessing.errors import record"),
+}
 
 
 def as_script(fn, path: str | os.PathLike, *args, nproc: int = 4) -> str:
     """Write fn(*args) as a file that torchrun runs, and return the command line that runs it.
 
     args and the notebook's values that fn uses must be numbers, strings, or tuples, lists, dicts of them.
-    Raises TypeError, naming the value, for one that cannot be written down, and for a function without source.
+    Raises TypeError, naming the value, for one that cannot be written down, for one that has a name which the script
+    needs itself (NEEDED), and for a function without source.
     """
     if not isinstance(fn, types.FunctionType):
         raise TypeError(f"as_script writes a function, not {fn!r}")
     path = os.fspath(path)
-    imports, pieces = dict(NEEDED), {}
+    imports, pieces = {name: line for name, (_, line) in NEEDED.items()}, {}
     _gather(fn, imports, pieces)
+    main = "main"
+    while main in imports or main in pieces:  # such as fn itself
+        main += "_"
     command = f"torchrun --standalone --nproc-per-node {nproc} "
     text = TEMPLATE.format(
         name=fn.__name__,
+        main=main,
         command=command + os.path.basename(path),
-        imports="\n".join(sorted(set(imports.values()), key=lambda line: ("lib" in line, line))),
+        imports="\n".join(sorted(set(imports.values()), key=lambda line: ("lib" in line, line[:4] == "from", line))),
         body="\n\n".join(pieces.values()),
         args=", ".join(_literal(arg, f"argument {i} of {fn.__name__}") for i, arg in enumerate(args)),
     )
@@ -64,12 +85,14 @@ def _gather(fn, imports, pieces):
             f"{fn.__name__} uses {', '.join(outer)} of the function around it; "
             "define it at the top of a cell and pass those as arguments"
         )
+    _refuse_needed(fn.__name__, fn)
     source = _source(fn)
     _gather_names([*_names_outside_bodies(source), *_global_names(fn.__code__)], fn, imports, pieces)
     pieces[fn.__name__] = source
 
 
 def _gather_class(cls, imports, pieces):
+    _refuse_needed(cls.__name__, cls)
     source = _class_source(cls)
     outside = list(_names_outside_bodies(source))
     pieces[cls.__name__] = ""  # its methods may name it
@@ -82,9 +105,12 @@ def _gather_class(cls, imports, pieces):
 def _gather_names(names, fn, imports, pieces):
     """The globals of fn's cell with these names, each with all that it uses in turn."""
     for name in names:
-        if name not in fn.__globals__ or name in imports or name in pieces:
+        if name not in fn.__globals__:
             continue
         value = fn.__globals__[name]
+        _refuse_needed(name, value)
+        if name in imports or name in pieces:
+            continue
         if isinstance(value, types.ModuleType):
             imports[name] = _import_line(value.__name__, name)
         elif isinstance(value, (types.FunctionType, type)):
@@ -99,6 +125,14 @@ def _gather_names(names, fn, imports, pieces):
                 pieces[name] = f"{name} = {known_as}"
         else:
             pieces[name] = f"{name} = {_literal(value, name)}"
+
+
+def _refuse_needed(name, value):
+    if name in NEEDED and value is not NEEDED[name][0]:
+        raise TypeError(
+            f"{name} is a {type(value).__name__} of yours, but in a script that name comes from `{NEEDED[name][1]}`: "
+            "give yours another name"
+        )
 
 
 def _names_outside_bodies(source):

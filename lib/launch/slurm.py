@@ -13,8 +13,12 @@
 Nobody gives a node its number: all run the same command, and torchrun's "c10d" rendezvous numbers those who come. With
 the other one, "static" (--node-rank), a node learns of a death elsewhere only when its own ranks fail over it.
 
-No Slurm cluster was at hand while this was written: tests run the file with an `srun` and an `scontrol` of their own,
-which start both nodes' tasks on one machine. Slurm's part is written from its manual.
+Before torchrun starts, every node connects to every other one at its NodeAddr, the address by which Slurm itself
+reaches it. Without that, torchrun would look for a name that nobody knows in silence, and give up after a minute.
+
+Tests run these jobs under Slurm 22.05.8 of Debian 12, with two nodes on one machine (tests/slurm.py): two ranks on
+each, over gloo, with a rank killed and with a node set down. The jobs have not run on several machines, on GPUs, or
+with Slurm's control groups (proctrack/cgroup, task/cgroup).
 """
 
 import os
@@ -43,16 +47,34 @@ set -eu
 export SCRIPT={script}
 export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
 {ledger}
-# Where the nodes meet: at the first one, on a port that differs between jobs.
-HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST")  # one a line
-export MEETING="${{HOSTS%%[[:space:]]*}}:$((20000 + SLURM_JOB_ID % 10000))"
+# The nodes, one a line: a name, and the address by which Slurm reaches it.
+NODES=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | while read -r NAME; do
+    ADDRESS=$(scontrol show node "$NAME" | grep -o "NodeAddr=[^ ]*") || ADDRESS=$NAME
+    echo "$NAME ${{ADDRESS#NodeAddr=}}"
+done)
+read -r _ FIRST <<< "$NODES"  # where they meet, on a port that differs between jobs
+export NODES FIRST PORT=$((20000 + SLURM_JOB_ID % 10000))
+
+reach() {{  # Any node may have to reach any other. A refusal will do: torchrun does not listen yet.
+    while read -r NAME ADDRESS; do
+        SAID=$(LC_ALL=C timeout 10 bash -c ": < /dev/tcp/$ADDRESS/$PORT" 2>&1) || [[ $SAID == *refused* ]] || {{
+            SAID=$(head -n 1 <<< "${{SAID:-no answer within 10 s}}")
+            echo "$SLURMD_NODENAME cannot reach $NAME at its NodeAddr $ADDRESS, port $PORT: ${{SAID##*: }}." \\
+                "$SLURMD_NODENAME has to resolve that name (DNS, /etc/hosts), and ports between the nodes have" \\
+                "to be open. Or submit the job again with --exclude=$SLURMD_NODENAME." >&2
+            return 1
+        }}
+    done <<< "$NODES"
+}}
+srun bash -c "$(declare -f reach); reach"
 
 # Single quotes: each node fills in its own name and number. If torchrun gives up on one, srun ends
 # the others.
 srun --kill-on-bad-exit=1 --cpus-per-task="${{SLURM_CPUS_PER_TASK:-{nproc_per_node}}}" bash -c '
+    read -r _ OWN < <(grep "^$SLURMD_NODENAME " <<< "$NODES")
     exec torchrun --nnodes "$SLURM_NNODES" --nproc-per-node {nproc_per_node} --max-restarts {max_restarts} \\
-        --rdzv-backend c10d --rdzv-endpoint "$MEETING" --rdzv-id "$SLURM_JOB_ID" \\
-        --rdzv-conf "is_host=$((SLURM_NODEID == 0))" --local-addr "$SLURMD_NODENAME" "$SCRIPT"
+        --rdzv-backend c10d --rdzv-endpoint "$FIRST:$PORT" --rdzv-id "$SLURM_JOB_ID" \\
+        --rdzv-conf "is_host=$((SLURM_NODEID == 0))" --local-addr "$OWN" "$SCRIPT"
 '
 """
 

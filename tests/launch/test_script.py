@@ -93,6 +93,64 @@ def test_the_classes_of_a_notebook_go_into_the_script(tmp_path):
     assert "[rank 0] 6.0" in ran.stdout, ran.stdout + ran.stderr
 
 
+@pytest.mark.slow
+def test_torchrun_reports_the_traceback_of_the_rank_that_raised(tmp_path):
+    """And the ledger still sees who raised and who left, though @record makes an ordinary end of `sys.exit(0)`."""
+    body = f"""
+        import os, sys, time
+        import psutil
+        import torch.distributed as dist
+        from lib import launch
+        def main(bad, reason):
+            pids = [None] * dist.get_world_size()
+            dist.all_gather_object(pids, os.getpid())
+            if dist.get_rank() != bad:
+                sys.exit(0)
+            while psutil.pid_exists(pids[1 - bad]):
+                time.sleep(0.01)
+            raise ValueError(reason)
+        print(launch.as_script(main, r"{tmp_path}/train.py", 1, "no such luck", nproc=2))
+    """
+    (tmp_path / "cell.py").write_text(textwrap.dedent(body))
+    command = subprocess.run([sys.executable, tmp_path / "cell.py"], capture_output=True, text=True, check=True).stdout
+    ran = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *command.split()[1:]], capture_output=True, text=True,
+        timeout=120, env={**os.environ, "LEDGER_DIR": str(tmp_path / "books"), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert ran.returncode == 1
+    report = ran.stderr.split("Root Cause (first observed failure):")[1]
+    assert re.search(r"rank +: 1 \(local_rank: 1\)", report), report
+    assert re.search(r"traceback : Traceback .*train\.py\", line .* raise ValueError\(reason\)", report, re.DOTALL), (
+        report
+    )
+    assert "ValueError: no such luck" in report
+    judged = subprocess.run([sys.executable, "-m", "lib.ledger", tmp_path / "books"], capture_output=True, text=True)
+    assert re.findall(r"^ +(\d) +(left|raised) ", judged.stdout, re.MULTILINE) == [("0", "left"), ("1", "raised")]
+
+
+backend = "nccl"
+
+
+def names_a_backend():
+    return backend
+
+
+def record():
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "says"),
+    [
+        (names_a_backend, "backend is a str of yours, .* `from lib import backend, ledger`: give yours another name"),
+        (record, r"record is a function of yours, .* `from torch\..* import record`: give yours another name"),
+    ],
+)
+def test_a_name_that_the_script_needs_itself_is_refused(fn, says, tmp_path):
+    with pytest.raises(TypeError, match=says):
+        launch.as_script(fn, tmp_path / "x.py")
+
+
 def print_it(x):
     print(x)
 
