@@ -1,7 +1,6 @@
 """The pages in Markdown: their links lead somewhere, what they name exists, and their facts are those of the course."""
 
 import ast
-import json
 import re
 import tomllib
 from pathlib import Path
@@ -12,7 +11,7 @@ from lib.course import notebook
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    ROOT / "README.md", ROOT / "solutions" / "README.md",
+    ROOT / "README.md", ROOT / "solutions" / "README.md", ROOT / "lib/course/teaching.md", ROOT / ".github/RELEASES.md",
     *(p for top in ("lib", "tests") for p in sorted((ROOT / top).rglob("README.md")) if p.parent.name != "bundle"),
 ]  # fmt: skip
 MADE = {"points.csv", "points.json", "junit.xml", "lib/_reference.zip"}  # by commands; and all in results/, labs/mine
@@ -20,6 +19,8 @@ LOOKS_LIKE_A_PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*(\.(py|md|csv|json|yml|toml
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 BLOCK = re.compile(r"\n(?:\s*\n|(?=\||\d\. |[-*] ))")  # a paragraph, an item of a list or a row of a table begins
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+TEACHING = (ROOT / "lib" / "course" / "teaching.md").read_text(encoding="utf-8")
+RELEASES = (ROOT / ".github" / "RELEASES.md").read_text(encoding="utf-8")
 INTERVAL = r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]"
 
 
@@ -141,16 +142,43 @@ def test_the_readme_counts_the_exercises_of_each_lab():
     for lab in notebook.labs(ROOT):
         exercises = notebook.exercises(notebook.read(notebook.solution_path(ROOT, lab)))
         bonus = sum(exercise.bonus for exercise in exercises)
-        number = lab.split("_")[0].removeprefix("lab")
-        found.append([number, f"{len(exercises) - bonus}" + (f", and {bonus} bonus" if bonus else "")])
-    assert [[number, count] for number, _, count in rows(README, "lab")] == found
+        found.append([notebook.number(lab), f"{len(exercises) - bonus}" + (f", and {bonus} bonus" if bonus else "")])
+    assert [[number, count] for number, _, count, *_ in rows(README, "lab")] == found
+    counts = [
+        sum(int(part) for _, count in found for part in re.findall(how, count)) for how in (r"^\d+", r"(\d+) bonus")
+    ]
+    assert "{} graded exercises and {} for bonus points".format(*counts) in " ".join(RELEASES.split())
 
 
-def test_the_verdict_in_the_readme_is_that_of_lab_0():
-    shown = README.split("```\ndeadlock:")[1].split("```")[0]
-    cells = json.loads((ROOT / "solutions" / "lab0_concepts.ipynb").read_text(encoding="utf-8"))["cells"]
-    (cell,) = (cell for cell in cells if cell["id"] == "messages-deadlock-run")
-    assert "deadlock:" + shown == "".join(cell["outputs"][0]["text"])
+def test_hours_and_minutes_are_those_that_the_labs_announce():
+    """Hours as in each lab's title; minutes summed over the headings of its exercises, those of a bonus apart."""
+    hours = {number: rest for number, _, _, *rest in rows(README, "lab")}
+    for (number, core, bonus, *same), lab in zip(rows(TEACHING, "lab"), notebook.labs(ROOT), strict=True):
+        texts = [cell.source for cell in notebook.read(notebook.solution_path(ROOT, lab)).cells]
+        (time,) = (line for line in texts[0].splitlines() if line.startswith("**Time:**"))
+        assert same == hours[number] and number == notebook.number(lab)
+        assert {span.removesuffix(" h") for span in same} <= set(re.findall(r"\d(?: to \d)?", time)), lab
+        headings = [line for text in texts for line in text.splitlines() if re.match(r"### .*\d minutes", line)]
+        minutes = {True: 0, False: 0}
+        for heading in headings:
+            minutes["bonus" in heading] += int(re.search(r"(\d+) minutes", heading)[1])
+        assert [core, bonus] == [f"{minutes[False]} min", f"{minutes[True]} min"], lab
+
+
+def test_the_mistakes_to_ask_about_are_those_of_exercises():
+    """Each mistake names an exercise's check, of the lab in its row."""
+    table = TEACHING.split("## Office hours")[1].split("\n\n## ")[0]
+    named = re.findall(r"^\| (\d) \| `(\w+)`: ", table, re.MULTILINE)
+    assert {lab for lab, _ in named} == set("0123456") and len(named) == len(rows(table, "lab"))
+    for lab, name in named:
+        assert (ROOT / "lib" / "check" / f"lab{lab}" / f"{name}.py").exists(), name
+
+
+def test_the_pictures_in_the_readme_are_small_and_sharp():
+    """tests/course/test_course_browser.py looks whether the verdict in JupyterLab is still the one in the picture."""
+    for name in re.findall(r"!\[[^\]]+\]\((\S+\.png)\)", README):
+        width = int.from_bytes((ROOT / name).read_bytes()[16:20], "big")
+        assert (ROOT / name).stat().st_size < 150_000 and width >= 1200, name
 
 
 def test_the_readme_s_speeds_are_those_of_the_benchmarks_page():

@@ -16,7 +16,7 @@ grade.py merge.py report.py                      one notebook: answers put into 
 output_cap.py tamper.py                          in its kernel: endless output, signs of a forged report
 classroom.py submissions.py feedback.py          a class: who handed in what, some at a time, pages
 sandbox.py supervisor.py namespaces.py           the sandbox: what is asked, who holds it, namespaces
-install.py                                       what make setup runs: the environment, and which PyTorch
+install.py publish.py                            what make setup runs; where the repository's address is shown
 release.py strip_solutions.py bytecode.py        a folder for students: what is left out, compiled; bundle/ beside
 rooms.py layers.py                               the picture of lib's rooms
 book/                                            the labs as pages for a browser

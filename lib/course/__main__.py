@@ -23,6 +23,7 @@ from . import (
     feedback,
     grade,
     notebook,
+    publish,
     release,
     report,
     rooms,
@@ -125,7 +126,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"not sound, see above: {', '.join(unsound)}" if unsound else f"all {len(labs)} labs are sound")
         return 1 if unsound or orphans else 0
     if args.command == "build":
-        told = ((f"labs/{lab}.ipynb", changed) for lab, changed in build.build(root, *labs).items())
+        told = [(f"labs/{lab}.ipynb", changed) for lab, changed in build.build(root, *labs).items()]
+        told += [(name, True) for name in publish.write(root)]
     else:
         told = ((f"solutions/{lab}.ipynb", execute.execute(root, lab)) for lab in labs)
     for name, changed in told:

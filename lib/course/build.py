@@ -110,11 +110,16 @@ def from_address(lab: NotebookNode, name: str, address: str) -> NotebookNode:
         for cell in lab.cells:
             cell.source = LIB_IS_MISSING.sub(lambda _: FETCH.replace("@ADDRESS@", address), cell.source)
     if address.startswith(GITHUB):
-        file = f"{address}/blob/main/labs/{name}.ipynb"
-        colab = f"https://colab.research.google.com/github/{file.removeprefix(GITHUB)}"
-        kaggle = f"https://kaggle.com/kernels/welcome?src={file}"
+        colab, kaggle = rented(name, address)
         lab.cells[0].source += f"\n\n[Open in Colab]({colab}) · [Open in Kaggle]({kaggle})"
     return lab
+
+
+def rented(name: str, address: str) -> tuple[str, str]:
+    """The links that open labs/`name`.ipynb of a repository on GitHub in Colab, and in Kaggle."""
+    file = f"{address}/blob/main/labs/{name}.ipynb"
+    colab = f"https://colab.research.google.com/github/{file.removeprefix(GITHUB)}"
+    return colab, f"https://kaggle.com/kernels/welcome?src={file}"
 
 
 def student_notebook(solution: NotebookNode) -> NotebookNode:

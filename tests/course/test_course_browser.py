@@ -7,6 +7,7 @@ Needs Chromium (Debian: `apt-get install chromium`) and Playwright, which drives
 """
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -39,6 +40,12 @@ WRONG = """def send_recv(tensor, to, frm):
     work = dist.isend(tensor, frm)
     dist.recv(out, to)
     work.wait()
+    return out
+"""
+DEADLOCKS = """def send_recv(tensor, to, frm):
+    out = torch.empty_like(tensor)
+    dist.send(tensor, to)
+    dist.recv(out, frm)
     return out
 """
 HANGS = """def send_recv(tensor, to, frm):
@@ -100,7 +107,9 @@ class Lab:
         """Run a cell with Control-Enter, and come back while it runs."""
         self.go_to(cell_id)
         self.js("panel.content.activeCell.model.clearExecution()")
-        self.page.locator(".jp-mod-active .cm-content").click()
+        self.page.locator(
+            ".jp-mod-active .jp-InputPrompt:visible"
+        ).first.click()  # it is there if the source is collapsed, too
         self.page.keyboard.press("Control+Enter")
 
     def run(self, cell_id):
@@ -162,9 +171,9 @@ def server(tmp_path_factory):
             process.wait()
 
 
-@pytest.fixture(scope="module")
-def lab(browser, server):
-    page = browser.new_page(viewport={"width": 1200, "height": 1400})
+def opened(page, server):
+    """Lab 0 in this page, with its set-up cells run."""
+    page.set_default_timeout(PATIENCE * 1000)
     page.goto(server[0], timeout=PATIENCE * 1000)
     page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=PATIENCE * 1000)
     lab = Lab(page)
@@ -174,6 +183,11 @@ def lab(browser, server):
         if notebook.role(cell) == "setup":
             assert "Error" not in lab.run(cell.id)
     return lab
+
+
+@pytest.fixture(scope="module")
+def lab(browser, server):
+    return opened(browser.new_page(viewport={"width": 1200, "height": 1400}), server)
 
 
 def test_a_wrong_answer_gets_its_hint_and_a_right_one_its_points(lab):
@@ -189,6 +203,35 @@ def test_a_wrong_answer_gets_its_hint_and_a_right_one_its_points(lab):
         else:
             assert "10 of 10 points" in told and "Error" not in told and "CheckFailed" not in told
     assert "running lib's" not in lab.run("send-recv-figure") and lab.figures()
+
+
+def test_a_deadlock_gets_the_verdict_that_the_readme_s_picture_shows(browser, server):
+    """With PICTURE=1 in the environment it takes the picture anew, from the answer down to the end of the verdict."""
+    page = browser.new_page(viewport={"width": 1000, "height": 860}, device_scale_factor=1.5)
+    lab = opened(page, server)
+    lab.write("send-recv-answer", DEADLOCKS)
+    assert lab.run("send-recv-answer") == ""
+    told = " ".join(lab.run("send-recv-check").split())
+    assert "deadlock: each waits for the next a cycle: rank 0 -> rank 1 -> rank 0" in told
+    for rank in (0, 1):
+        assert f"rank {rank} waits in send to rank {1 - rank} of float32 (3,), line 3 of send_recv" in told
+    if "PICTURE" in os.environ:
+        from PIL import Image
+
+        lab.js("return window.jupyterapp.commands.execute('application:toggle-left-area')")
+        page.add_style_tag(content=".Toastify, .jp-cell-toolbar { display: none }")
+        lab.go_to("send-recv-answer")
+        top = until(lambda: page.locator(".jp-mod-active").bounding_box(), "the answer's place")
+        output = page.locator(".jp-mod-active + * .jp-Cell-outputWrapper").bounding_box()
+        clip = {
+            "x": top["x"],
+            "y": top["y"],
+            "width": top["width"],
+            "height": output["y"] + output["height"] - top["y"],
+        }
+        taken = Image.open(io.BytesIO(page.screenshot(clip=clip))).convert("RGB")
+        taken.quantize(64, dither=Image.Dither.NONE).save(ROOT / ".github/images/verdict.png", optimize=True)
+    page.close()
 
 
 def test_a_slider_moves_the_figure(lab):

@@ -58,8 +58,12 @@ def write_sources(root: Path, sources: Path) -> None:
     shutil.copytree(HERE / "static", sources / "static")
     figures = sources / "static" / "figures"
     figures.mkdir()
-    shutil.copy(HERE / "conf.py", sources)
     labs, address, rows, sliders = notebook.labs(root), build.address(root), [], []
+    settings = (HERE / "conf.py").read_text(encoding="utf-8")
+    if address:
+        buttons = {"repository_url": address, "use_repository_button": True, "use_issues_button": True}
+        settings += f"html_theme_options |= {buttons!r}\n"
+    (sources / "conf.py").write_text(settings, encoding="utf-8")
     animated = write_animations(figures)
     for lab in labs:
         solution = notebook.read(notebook.solution_path(root, lab))

@@ -1,0 +1,62 @@
+"""Show the repository's address outside the notebooks: in README.md and in the citation.
+
+pyproject.toml has the address once, as `project.urls.Repository` (see build.address). `python -m lib.course build`
+writes what depends on it: badges and the command that clones, between two comments of README.md, and a line of
+.github/CITATION.cff. Without an address it removes them.
+"""
+
+from pathlib import Path
+
+from . import build
+from .notebook import CourseError
+
+README, CITATION = "README.md", ".github/CITATION.cff"
+BEGIN, END = "<!-- from the address in pyproject.toml -->\n", "<!-- end -->\n"
+
+
+def write(root: Path) -> list[str]:
+    """Bring both files up to date with the address; returns the names of those that changed. Raises CourseError."""
+    address, changed = build.address(root), []
+    for name, made in ((README, readme), (CITATION, citation)):
+        path = root / name
+        if path.exists():
+            old = path.read_text(encoding="utf-8")
+            new = made(old, address)
+            if new != old:
+                path.write_text(new, encoding="utf-8")
+                changed.append(name)
+    return changed
+
+
+def readme(text: str, address: str) -> str:
+    """The text of README.md for this address, "" for none. Raises CourseError where its two comments are missing."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        if not address:
+            return text
+        raise CourseError(f"{README} needs the lines {BEGIN.strip()!r} and {END.strip()!r}, for what needs the address")
+    return before + BEGIN + (_shown(address) if address else "") + END + after
+
+
+def _shown(address: str) -> str:
+    clone = f"```\ngit clone {address}.git && cd {address.rsplit('/', 1)[1]}\n```\n"
+    if not address.startswith(build.GITHUB):
+        return clone
+    owner, name = address.removeprefix(build.GITHUB).split("/")[:2]
+    tests = f"{address}/actions/workflows/test.yml"
+    colab, kaggle = build.rented("lab0_concepts", address)
+    links = [
+        f"[![tests]({tests}/badge.svg)]({tests})",
+        f"[![Open Lab 0 in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab})",
+        f"[![Open Lab 0 in Kaggle](https://kaggle.com/static/images/open-in-kaggle.svg)]({kaggle})",
+        f"[Read the book](https://{owner.lower()}.github.io/{name}/)",
+    ]
+    return "\n".join(links) + f"\n\n{clone}"
+
+
+def citation(text: str, address: str) -> str:
+    """The text of CITATION.cff for this address, "" for none."""
+    kept = [line for line in text.splitlines() if not line.startswith("repository-code:")]
+    at = next((i for i, line in enumerate(kept, 1) if line.startswith("license:")), len(kept))
+    return "\n".join([*kept[:at], *([f'repository-code: "{address}"'] if address else []), *kept[at:]]) + "\n"
