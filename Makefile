@@ -77,7 +77,7 @@ test-all: setup lint ## the slow tests too
 	$(PY) -m lib.course validate --whole
 
 test-gpu: setup ## on a machine with GPUs: whether its driver and NCCL work, then everything on them; ten minutes on one GPU
-	$(PY) -m tests.gpu $(if $(STEPS),--steps $(STEPS))
+	$(PY) -m tests.gpu $(if $(STEPS),--steps $(STEPS)) $(if $(MINUTES),--minutes $(MINUTES))
 
 ##@ instructors
 notebooks: setup ## generate labs/ from solutions/, and execute solutions/

@@ -73,6 +73,7 @@ FINDINGS = {
     "all_reduce hangs": (with_pair(up_to("all_reduce"), late=True), "all_reduce hangs", "NCCL_P2P_DISABLE"),
     "a batch hangs": (with_pair(up_to("batch of 8 MB"), late=True), "a batch hangs", "communicator of its own"),
     "new_group hangs": (with_pair(up_to("new_group"), late=True), "new_group hangs", "NCCL_NVLS_ENABLE=0"),
+    "DDP step hangs": (with_pair(up_to("DDP step"), late=True), "DDP step hangs", "autograd's thread"),
     "destroy hangs": (with_pair(up_to("destroy"), late=True), "destroy hangs", "every launch ends in a destroy"),
 }
 
@@ -82,7 +83,7 @@ def test_what_the_probe_finds_has_its_next_move(what):
     facts, name, words = FINDINGS[what]
     (found,) = findings.judge(facts)
     assert found.name == name and words in found.next_move and found.fatal == (name in moves.FATAL), found
-    of_the_pair = found.text.startswith("two ranks on one GPU")
+    of_the_pair = found.text.startswith("two ranks on one GPU") and name != findings.LATE_BUT_TOGETHER
     assert findings.together(facts) == ("pair" in facts and not of_the_pair)
     assert report.seconds(facts) and report.machine(facts)
 
@@ -98,7 +99,8 @@ def test_every_next_move_is_reached_by_a_finding_and_is_its_own():
 @pytest.mark.parametrize("gpus", [1, 2, 8])
 def test_a_machine_on_which_all_is_well_has_no_findings(gpus):
     assert findings.judge(machine(gpus)) == [] and findings.together(machine(gpus))
-    assert "a synchronous all_reduce has no Work" in report.seconds(machine(gpus))
+    said = report.seconds(machine(gpus))
+    assert "a synchronous all_reduce has no Work" in said and "DDP's reducer runs on another thread" in said
 
 
 @pytest.mark.parametrize(
@@ -136,6 +138,8 @@ def test_the_raw_ranks_run_on_gloo_and_stop_where_their_time_is_up():
         assert not rank["late"] and not rank["error"], rank
         assert all(line.get("right", True) for line in rank["lines"])
         assert tuple(line["what"] for line in rank["lines"]) == PHASES
+        (step,) = [line for line in rank["lines"] if line["what"] == "DDP step"]
+        assert step["hook"] == step["reducer"] == ["main", "cpu"], "on the CPU autograd has no thread of its own"
     programs = probe.Programs(3)
     programs.start("alone", sys.executable, probe.RAW, "rank", programs.folder, "gloo", 0,
                    env={"RANK": "0", "WORLD_SIZE": "2"})  # fmt: skip

@@ -19,9 +19,15 @@ from tests.gpu.pretended import machine  # noqa: E402
 from tests.gpu.processes import run_limited  # noqa: E402
 
 
-def test_the_steps_for_one_gpu_end_within_ten_minutes_whatever_happens():
-    assert sum(step.seconds for step in plan.ON_ONE) <= 600 and plan.ON_ONE[0].seconds <= 60
-    assert plan.steps(1) == plan.ON_ONE and plan.steps(8)[: len(plan.ON_ONE)] == plan.ON_ONE
+@pytest.mark.parametrize("steps", [plan.ON_ONE, plan.ON_TWO])
+def test_the_steps_for_one_gpu_and_those_for_two_fit_into_ten_minutes_and_the_probe_is_the_first(steps):
+    assert sum(step.seconds for step in steps) <= 600 and steps[0] is plan.PROBE and plan.PROBE.seconds <= 60
+
+
+def test_on_one_gpu_all_ends_after_ten_minutes_and_on_several_what_is_for_two_comes_first():
+    assert plan.steps(1) == plan.ON_ONE + plan.IF_TIME_IS_LEFT and plan.minutes(1) == 10 and plan.minutes(2) is None
+    assert plan.steps(8) == plan.steps(2) and plan.steps(2)[: len(plan.ON_TWO)] == plan.ON_TWO
+    assert {step.name for step in plan.steps(1)} < {step.name for step in plan.steps(2)}
 
 
 def test_every_step_has_a_name_of_its_own_and_a_command_whose_files_exist():
@@ -118,6 +124,32 @@ def test_a_step_that_fails_or_hangs_or_cannot_run_does_not_stop_the_next(tmp_pat
     assert "1 x NVIDIA H200, driver 580.159.03, torch 2.11.0+cu130, NCCL 2.28.9" in text
     assert "3 passed, 1 failed, 1 timeout, 2 not run." in text
     assert "next move" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "second"),
+    [
+        ([], "passed", "**not run**"),  # on one GPU there are ten minutes
+        (["--minutes", "30"], "passed", "passed"),
+        (["--minutes", "0.05"], "**not run**", "**not run**"),
+        (["--steps", "short,long"], "passed", "passed"),  # what was asked for by name has no end
+    ],
+)
+def test_a_step_whose_time_does_not_fit_any_more_is_not_run_and_the_next_that_fits_is(tmp_path, options, first, second):
+    steps = (plan.PROBE, step("long", "print('ran')", seconds=700), step("short", "print('ran')", seconds=20))
+    out = tmp_path / "gpu.md"
+    assert command.main(["--out", str(out), *options], collect=machine, steps=lambda gpus: steps) == 0
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    found = {line.split(" | ")[0].strip("| "): line for line in out.read_text().splitlines() if " | " in line}
+    assert found["short"].endswith(f"{first} |") and found["long"].endswith(f"{second} |")
+    if second == "**not run**":
+        assert "may take 700 s, and " in found["long"] and "--steps long" in found["long"]
+
+
+def test_minutes_that_are_none_are_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--minutes", "0", "--out", str(tmp_path / "x.md")], collect=machine)
+    assert "--minutes 0: give the minutes" in capsys.readouterr().err
 
 
 def test_the_table_is_markdown_whatever_a_step_printed():

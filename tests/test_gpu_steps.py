@@ -1,4 +1,7 @@
-"""The programs that the steps of `make test-gpu` run, here on gloo: their code runs, and their verdicts are right."""
+"""The programs that the steps of `make test-gpu` run, here on gloo: their code runs, and their verdicts are right.
+
+A rehearsal says nothing of a GPU: no step has run on one. It shows that a step does not fail because of its own code.
+"""
 
 import pathlib
 import sys
@@ -11,15 +14,114 @@ ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # `tests` is no package that is installed: pytest alone would not find it
 
 from lib import launch  # noqa: E402
-from tests.gpu import checks, groups, hangs, polling, restart, soak, test_gpu_hybrid, timings  # noqa: E402
+from tests.gpu import (  # noqa: E402
+    checks,
+    groups,
+    hangs,
+    polling,
+    restart,
+    reuse,
+    soak,
+    solutions,
+    test_gpu,
+    test_gpu_context_parallel,
+    test_gpu_hybrid,
+    test_gpu_moe,
+    test_gpu_pipeline,
+    test_gpu_tensor_parallel,
+    test_gpu_zero,
+    timings,
+)
+
+SOME = ("both send 8 MB, connected", "larger receive", "barrier against receive")
 
 
-def test_hangs_have_their_verdicts_and_leave_nothing(capsys):
-    assert hangs.main(["--backend", "gloo"]) == 0
+@pytest.mark.parametrize("names", [SOME, pytest.param(tuple(hangs.CASES), marks=pytest.mark.slow)])
+def test_hangs_have_their_verdicts_and_leave_nothing(names, monkeypatch, capsys):
+    monkeypatch.setattr(hangs, "SOON", 60.0)  # other tests run at the same time
+    assert hangs.main(["--backend", "gloo"], {name: hangs.CASES[name] for name in names}) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert (
-        "both send 8 MB: deadlock" in last and "larger receive: mismatch" in last and last.endswith("0 processes left")
+    assert "both send 8 MB, connected: deadlock" in last and "larger receive: mismatch" in last
+    assert last.count("; ") == len(names) and last.endswith("0 processes left")
+
+
+def test_a_verdict_of_the_wrong_kind_is_wrong_and_two_new_ranks_under_nccl_have_kinds_of_their_own(capsys):
+    wrong = hangs.CASES["killed rank"]._replace(on_gloo=("deadlock",))
+    assert hangs.main(["--backend", "gloo"], {"killed rank": wrong}) == 1
+    assert "killed rank: died" in (said := capsys.readouterr().out) and "deadlock within 18 s" in said
+    new, connected = hangs.CASES["both send 12 B, new"], hangs.CASES["both send 12 B, connected"]
+    assert hangs.allowed(new, "nccl-shared", 2) == ("raised", "died") and "returned" not in hangs.allowed(
+        new, "nccl", 4
     )
+    assert "returned" in hangs.allowed(connected, "nccl", 2) and hangs.allowed(connected, "gloo", 2) == ("deadlock",)
+
+
+def test_three_launches_run_on_the_same_processes_and_keep_no_work(capsys):
+    assert reuse.main(["--backend", "gloo", "--ranks", "2"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("showed: 3 launches in ") and "the same processes; " in last
+
+
+def test_launches_on_new_processes_and_works_that_are_kept_are_named(capsys):
+    assert reuse.main(["--backend", "gloo", "--ranks", "1"], leaves_a_hook) == 1
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert "process ids differ from launch to launch" in said and "a hook on all modules" in said
+    assert "200 of 200 works are alive" in said and "memory grew by 200 MiB" in said
+    assert "devices differ" in said and "bytes on the GPU at the begin differ" in said
+
+
+def leaves_a_hook():
+    """A rank that is not reused, pretends that each launch finds another device, and keeps all its works."""
+    import os
+
+    torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    pid = os.getpid()
+    return {"pid": pid, "device": f"cuda:{pid}", "bytes": pid, "alive": reuse.WORKS, "grew": 200 << 20}
+
+
+def test_labs_are_chosen_by_number(capsys):
+    stems = lambda labs: [path.stem.split("_")[0] for path in solutions.chosen(labs)]
+    assert stems([]) == [f"lab{n}" for n in range(7)] and stems(["lab1", "0"]) == ["lab0", "lab1"]
+    with pytest.raises(SystemExit):
+        solutions.main(["0", "lab9"])
+    assert "there is no Lab 9: name one of 0, 1, 2" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_chosen_lab_is_executed_and_not_stored(tmp_path, monkeypatch, capsys):
+    (path,) = solutions.chosen(["2"])
+    import nbformat
+
+    short = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import lib\nassert 1 + 1 == 2")])
+    nbformat.write(short, tmp_path / path.name)
+    before = (tmp_path / path.name).read_bytes()
+    monkeypatch.setattr(solutions.chosen, "__defaults__", (tmp_path,))
+    assert solutions.main(["2"]) == 0 and (tmp_path / path.name).read_bytes() == before
+    assert capsys.readouterr().out.splitlines()[-1] == "showed: 1 of 1 executed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "test",
+    [
+        test_gpu_pipeline.test_every_schedule_has_the_gradients_of_one_process,
+        test_gpu_pipeline.test_pipedream_on_a_gpu_is_pipedream_on_the_cpu,
+        test_gpu_tensor_parallel.test_every_mode_has_the_gradients_of_one_process,
+        test_gpu_context_parallel.test_rings_have_the_numbers_of_one_process,
+        test_gpu_moe.test_every_way_has_the_gradients_of_one_process,
+    ],
+    ids=lambda test: f"{test.__module__.split('_')[-1]}: {test.__name__}",
+)
+def test_what_pytest_runs_on_a_gpu_runs_on_gloo(test):
+    test(("gloo", 2))
+
+
+@pytest.mark.slow
+def test_replicas_and_stages_of_zero_run_on_gloo(tmp_path):
+    test_gpu.test_replicas_have_the_gradients_of_one_process_and_of_torch_ddp(
+        ("gloo", 2), test_gpu.OverlappedDataParallel
+    )
+    test_gpu_zero.test_every_stage_trains_as_one_process(("gloo", 2), tmp_path)
 
 
 def test_the_soak_equals_one_process_and_finds_a_missing_wait(capsys):
@@ -31,7 +133,15 @@ def test_the_soak_equals_one_process_and_finds_a_missing_wait(capsys):
         "Prefetching",
         "experts",
     ]
+    assert soak.main(["--backend", "gloo", "--times", "1", "--steps", "1", "--never-wait"]) == 0
+    assert soak.REFUSED in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_soak_without_waits_that_sees_nothing_wrong_fails(monkeypatch, capsys):
+    monkeypatch.setattr(soak, "forgotten", soak.background.Work.wait)
     assert soak.main(["--backend", "gloo", "--times", "1", "--steps", "1", "--never-wait"]) == 1
+    assert "NO WRONG VALUE WAS SEEN" in capsys.readouterr().out
 
 
 def test_groups_are_counted_and_those_destroyed_are_gone(capsys):

@@ -1,6 +1,6 @@
 """make test-gpu: does this machine do, and then every step of the plan, each with a limit; a table at the end.
 
-python -m tests.gpu [--list] [--steps streams,hangs] [--out results/gpu.md]
+python -m tests.gpu [--list] [--steps streams-8,hangs] [--minutes 60] [--out results/gpu.md]
 
 Exit code 0: all steps that could run passed. 1: a step failed or outlasted its time. 2: nothing could run on a GPU,
 and the next move is printed. The table is written after each step, so that a run which is cut off leaves what it knew.
@@ -27,6 +27,7 @@ def main(argv=None, collect=probe.collect, steps=plan.steps) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__.splitlines()[0])
     parser.add_argument("--list", action="store_true", help="show the plan and run nothing")
     parser.add_argument("--steps", default="", help="only these, by name, with commas between them")
+    parser.add_argument("--minutes", type=float, help="at most so many; on one GPU 10 if not given")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu.md", help="where the table goes")
     options = parser.parse_args(argv)
     if options.list:
@@ -36,15 +37,21 @@ def main(argv=None, collect=probe.collect, steps=plan.steps) -> int:
     names = {name for name in options.steps.split(",") if name}
     if unknown := names - {step.name for step in steps(8)}:
         parser.error(f"there is no step {', '.join(sorted(unknown))}; --list shows them")
+    if options.minutes is not None and not options.minutes > 0:
+        parser.error(f"--minutes {options.minutes:g}: give the minutes that all steps together may take, such as 60")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended then, too
+    began = time.monotonic()
     facts, row = look(collect)
     options.out.with_suffix("").mkdir(parents=True, exist_ok=True)
     options.out.write_text(table(machine(facts), [row]))
     if any(finding.fatal for finding in findings.judge(facts)):
         print("Nothing ran on a GPU: this is not a pass.")
         return 2
-    chosen = [step for step in steps(len(facts["products"])) if step is not plan.PROBE]
-    rows = run_all([step for step in chosen if not names or step.name in names], facts, row, options.out)
+    gpus = len(facts["products"])
+    chosen = [step for step in steps(gpus) if step is not plan.PROBE]
+    minutes = options.minutes or (plan.minutes(gpus) if not names else None)
+    end = began + 60 * minutes if minutes else float("inf")
+    rows = run_all([step for step in chosen if not names or step.name in names], facts, row, options.out, end)
     print(f"\n{options.out.read_text()}\nThe table is in {options.out}, to be pasted into tests/gpu/README.md.")
     return 1 if any(row.result in ("failed", "timeout") for row in rows) else 0
 
@@ -63,21 +70,32 @@ def look(collect) -> tuple[dict, Row]:
     return facts, Row(plan.PROBE.name, plan.PROBE.what, said, time.monotonic() - began, result)
 
 
-def run_all(chosen, facts: dict, first: Row, out: Path) -> list[Row]:
-    """Run the steps in their order; what one leaves of its time, the next may use. `out` has the table so far."""
+def run_all(chosen, facts: dict, first: Row, out: Path, end: float = float("inf")) -> list[Row]:
+    """Run the steps in their order; what one leaves of its time, the next may use. `out` has the table so far.
+
+    end: by time.monotonic(). A step whose own time does not fit before it is not run, and none goes on after it.
+    """
     gpus, together, rows = len(facts["products"]), findings.together(facts), [first]
     spare = plan.PROBE.seconds - first.seconds
     for step in chosen:
-        if missing := lacks(step, gpus, together):
+        left = end - time.monotonic()
+        if missing := lacks(step, gpus, together) or late(step, left):
             rows.append(Row(step.name, step.what, missing, None, "not run"))
         else:
-            limit = step.seconds + max(0.0, min(spare, step.seconds))
+            limit = min(left, step.seconds + max(0.0, min(spare, step.seconds)))
             print(f"{step.name}: {step.what} (at most {limit:.0f} s)", flush=True)
             rows.append(run(step, gpus, out.with_suffix("") / f"{step.name}.log", limit))
             spare += step.seconds - rows[-1].seconds
             print(f"    {rows[-1].result}, {rows[-1].seconds:.0f} s: {rows[-1].showed}", flush=True)
         out.write_text(table(machine(facts), rows))
     return rows
+
+
+def late(step: plan.Step, left: float) -> str:
+    """Why there is no time for the step any more; "" if there is."""
+    if step.seconds <= left:
+        return ""
+    return f"may take {step.seconds} s, and {max(0.0, left):.0f} s are left: more --minutes, or --steps {step.name}"
 
 
 def lacks(step: plan.Step, gpus: int, together: bool) -> str:

@@ -26,8 +26,8 @@ NOT_FATAL = {  # said; and the steps on two ranks are left out where two ranks d
     "exclusive": """Have the administrator run nvidia-smi -c DEFAULT; until then the steps on one rank run.""",
     "/dev/shm is small": """Give the container more (docker run --shm-size=1g, or --ipc=host), or go without:
         NCCL_SHM_DISABLE=1 make test-gpu""",
-    "one GPU for two": """NCCL 2.30 and later want NCCL_MULTI_RANK_GPU_ENABLE=1 beside NCCL_HOSTID: add it to the
-        settings in lib/backend.py.""",
+    "one GPU for two": """lib/backend.py sets NCCL_HOSTID and NCCL_MULTI_RANK_GPU_ENABLE, which earlier versions wanted.
+        Look into this version's release notes for what else it wants, or use a machine with two GPUs.""",
     "init hangs": """Can the ranks reach each other? Try NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 make test-gpu""",
     "all_reduce hangs": """Between two GPUs try NCCL_P2P_DISABLE=1 (an IOMMU or ACS can break it), then
         NCCL_CUMEM_ENABLE=0.""",
@@ -35,6 +35,8 @@ NOT_FATAL = {  # said; and the steps on two ranks are left out where two ranks d
         own, and between whom it waits.""",
     "new_group hangs": """Try NCCL_NVLS_ENABLE=0 and NCCL_CUMEM_ENABLE=0; NCCL_DEBUG=INFO names what the split waits
         for.""",
+    "DDP step hangs": """Try NCCL_DEBUG=INFO. The reducer calls all_reduce from autograd's thread: if the batches and
+        all_reduce pass, look at what that thread waits for with py-spy dump --native.""",
     "destroy hangs": """NCCL_DEBUG=INFO names the communicator that waits. Write it into tests/gpu/README.md with the
         versions of torch and NCCL: every launch ends in a destroy.""",
     "NCCL fails": """Run it with NCCL_DEBUG=INFO: it names what is missing.""",

@@ -15,6 +15,11 @@ def machine(gpus=1, pair=True, **torch):
            "mode": "Default"}  # fmt: skip
     rank = {"late": False, "error": "", "lines": [{"what": what, "seconds": 0.1} for what in PHASES]}
     rank["lines"][2] |= {"right": True, "no_work": True}
+    rank["lines"][PHASES.index("DDP step")] |= {
+        "right": True,
+        "hook": ["another", "cpu"],
+        "reducer": ["another", "cpu"],
+    }
     facts = {
         "smi": {"driver": "580.159.03", "gpus": [dict(smi) for _ in range(gpus)]},
         "torch": {"torch": "2.11.0+cu130", "cuda": "13.0", "nccl": "2.28.9", "python": "3.12.3", "count": gpus,

@@ -10,12 +10,21 @@ Each prints a line of JSON for every thing that it has done, as it goes: of one 
 import json
 import os
 import sys
+import threading
 import time
 from datetime import timedelta
 
 SIZES = {"0 B": 0, "1 B": 1, "16 KB": 16 << 10, "8 MB": 8 << 20}  # of the messages of a batch
 
-PHASES = ("import", "init", "all_reduce", *(f"batch of {size}" for size in SIZES), "new_group", "destroy")  # of a rank
+PHASES = (
+    "import",
+    "init",
+    "all_reduce",
+    *(f"batch of {size}" for size in SIZES),
+    "new_group",
+    "DDP step",
+    "destroy",
+)  # of a rank
 
 
 def say(what, began, **facts):
@@ -55,7 +64,7 @@ def product(index):
 
 
 def rank(folder, backend, index):
-    """A rank: init, all-reduce, batches round a ring, a new group, destroy; each with its seconds and its values."""
+    """A rank: init, all-reduce, batches round a ring, a new group, a step of DDP, destroy; with seconds and values."""
     began = time.monotonic()
     import torch
     import torch.distributed as dist
@@ -104,9 +113,42 @@ def rank(folder, backend, index):
     say("new_group", began, right=x.item() == world_size)
 
     began = time.monotonic()
+    right, seen = ddp_step(device)
+    finish()
+    say("DDP step", began, right=right, **seen)
+
+    began = time.monotonic()
     dist.destroy_process_group(group)
     dist.destroy_process_group()
     say("destroy", began)
+
+
+def ddp_step(device):
+    """(is the gradient the mean over the ranks?, where a hook of a parameter and DDP's reducer run)
+
+    On a GPU, autograd has a thread of its own for backward. lib's hooks run there, and so does DDP's reducer, whose
+    all-reduces the ledger sees. That thread has neither this one's default device nor any Python frame that called it.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    seen, main = {}, threading.get_ident()
+    where = lambda: ["main" if threading.get_ident() == main else "another", str(torch.get_default_device())]
+
+    def reduce(state, bucket):
+        seen["reducer"] = where()
+        return allreduce_hook(state, bucket)
+
+    torch.set_default_device(device)
+    try:
+        net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+        net.register_comm_hook(None, reduce)
+        net.module.weight.register_hook(lambda grad: seen.update(hook=where()))
+        net(torch.full((1, 1), dist.get_rank() + 1.0)).sum().backward()
+        return net.module.weight.grad.item() == (dist.get_world_size() + 1) / 2, seen
+    finally:
+        torch.set_default_device(None)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,11 @@ def seconds(facts: dict) -> str:
     said = {True: "a synchronous all_reduce has no Work; ", False: "a synchronous all_reduce has a Work; "}.get(
         no_work, ""
     )
+    for line in lines:
+        for what, name in (("hook", "a parameter's hook"), ("reducer", "DDP's reducer")):
+            if what in line:
+                thread, default = line[what]
+                said += f"{name} runs on {thread} thread, default device {default}; ".replace("main", "the main")
     contexts = [line["seconds"] for p in facts["products"] for line in p["lines"] if line["what"] == "context"]
     took = ", ".join(f"{line['what']} {line['seconds']:g} s" for line in lines)
     return f"{said}context {max(contexts, default=0):g} s, {took}"

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from lib import launch, ledger
+from lib import backend, launch, ledger
 from lib.model import GPT, Shape, causal_attention
 from lib.tensor_parallel.asynchronous import gather_linear, linear_scatter
 from lib.tensor_parallel.context_parallel import context_parallel_gpt, shard
@@ -33,7 +33,7 @@ def numbers(seed, *shape):
 
 
 def off(ours, right):
-    assert ours.shape == right.shape and ours.is_cuda
+    assert ours.shape == right.shape and ours.device == backend.device()
     return ((ours - right).abs().max() / right.abs().max()).item()
 
 

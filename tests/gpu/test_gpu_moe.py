@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lib import collectives, launch, ledger
+from lib import backend, collectives, launch, ledger
 from lib.model import Shape
 from lib.moe import (
     ExpertParallelMoE,
@@ -29,7 +29,7 @@ SHAPE = Shape(vocab_size=20, seq_len=8, n_layers=2, hidden=16, n_heads=4, mlp_hi
 ROWS = 3  # sequences of a rank
 WAYS = {
     "Switch": {"gate": switch_gate, "factor": 0.7},
-    "sent on": {"gate": switch_gate, "factor": 0.7, "place": send_on},
+    "sent on": {"gate": switch_gate, "factor": 0.7, "assign_slots": send_on},
     "top 2": {"gate": functools.partial(top_k_gate, k=2), "factor": 1.0},
     "GShard": {"gate": gshard_gate, "factor": 1.0},
 }
@@ -83,7 +83,7 @@ def run_each():
             scale = right[name.replace("k.bias", "k.weight")].abs().max()  # the key bias's true gradient is zero
             off[name] = ((p.grad - right[name]).abs().max() / scale).item() if scale > 0 else p.grad.abs().max().item()
         mine = [layer.last.dropped.item() for layer in ours.mixtures]
-        seen[way] = off, mine == drops[rank], all(p.grad.is_cuda for p in ours.parameters())
+        seen[way] = off, mine == drops[rank], all(p.grad.device == backend.device() for p in ours.parameters())
     seen["pairs"] = layer_alone(model("top 2").mixtures[0])
     return seen
 

@@ -1,4 +1,8 @@
-"""On a GPU: every schedule, recomputed or not, has the gradients of one process, and its messages are NCCL's."""
+"""On a GPU: every schedule, recomputed or not, has the gradients of one process, and its messages are NCCL's.
+
+Recomputation runs forward again inside backward, which a GPU has on autograd's own thread. What is delayed to W must be
+delayed there, too; else I computes all of it, the gradients are still right, and W has nothing to do.
+"""
 
 import pytest
 import torch
@@ -52,7 +56,7 @@ def batch(rows):
 
 
 def run_each():
-    """{(schedule, recomputed): (largest difference of a gradient, of the loss, gradients on this rank)}."""
+    """{(schedule, recomputed): ({parameter: difference}, difference of the loss, actions, linears left for each W)}"""
     links, seen = connect(), {}
     for name, (schedule, m, v) in schedules(dist.get_world_size()).items():
         n_stages, (tokens, targets) = dist.get_world_size() * v, batch(2 * m - 1)
@@ -64,7 +68,7 @@ def run_each():
             model, stages = gpt(n_stages, recomputed)
             xs, wanted = tokens.split(2), targets.split(2)
             pipeline = Pipeline(stages, links, xs)
-            bars = []
+            bars, left = [], left_for_w(pipeline)
             ledger.mark(f"{name} {recomputed}")
             loss = pipeline.run(schedule, xs, wanted, cross_entropy, bars.append)
             ledger.mark("")
@@ -74,8 +78,22 @@ def run_each():
                     scale = want[n.replace("k.bias", "k.weight")].abs().max()  # the key bias's true gradient is zero
                     off[n] = ((q.grad - want[n]).abs().max() / scale).item()
             off_loss = 0.0 if loss is None else ((loss - loss_of_one).abs() / loss_of_one).item()
-            seen[name, recomputed] = off, off_loss, [bar.action for bar in bars]
+            seen[name, recomputed] = off, off_loss, [bar.action for bar in bars], left
     return seen
+
+
+def left_for_w(pipeline):
+    """A list that gets, at each W of this rank, how many linear functions I has left to it."""
+    left = []
+    for stage in pipeline.stages.values():
+        plain = stage.weight_gradients
+
+        def counted(j, stage=stage, plain=plain):
+            left.append(len(stage.waiting[j]))
+            plain(j)
+
+        stage.weight_gradients = counted
+    return left
 
 
 def asynchronous():
@@ -100,9 +118,10 @@ def test_every_schedule_has_the_gradients_of_one_process(setting):
         for recomputed in (False, True):
             covered = set()
             for rank in range(nproc):
-                off, off_loss, actions = results[rank][run, recomputed]
+                off, off_loss, actions, left = results[rank][run, recomputed]
                 assert max(off.values()) < TOLERANCE and off_loss < TOLERANCE, (run, recomputed, rank, off)
                 assert actions == schedule[rank]
+                assert len(left) == sum(action.kind == "W" for action in actions) and all(left), (run, recomputed, left)
                 covered |= set(off)
             assert covered == {n for n, _ in gpt(nproc * v, wrap=False)[0].named_parameters()}, run
             sent = results.ledger.section(f"{run} {recomputed}").sent("bytes")
