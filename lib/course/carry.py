@@ -1,13 +1,13 @@
 """A student's notebook brought to a new edition of its lab: the new cells, with what the student wrote.
 
-    cell                    the student's copy    the new edition    after the merge
-    answer                  written               any                the student's, found as for grading (answers.py)
-                            still the stub        any                the new stub
-    other cell              changed               as before          the student's
-                            changed               changed            the new one, and its id in `given_up`
-                            as it was             any                the new one
-    the student's own cell                        not there          stays after the cell that it followed
-    changed, then removed from the course         not there          stays as a cell of the student's own
+    cell                    the student's copy    the new edition       after the merge
+    answer                  written               any                   the student's, found as for grading (answers.py)
+                            still the stub        any                   the new stub
+    other cell              changed               as before             the student's
+                            changed               changed, or locked    the new one, and its id in `given_up`
+                            as it was             any                   the new one
+    the student's own cell                        not there             stays after the cell that it followed
+    changed, then removed from the course         not there             stays as a cell of the student's own
 
 What the student changed is known from the fingerprints that edition.py stored. Outputs stay where the source does.
 """
@@ -47,7 +47,7 @@ def carry_over(new: NotebookNode, old: NotebookNode) -> Carried:
         mine, role = theirs.get(cell.id, {}), notebook.role(cell)
         if role == "answer":
             missing.append(_answer(cell, new, old, before, result))
-        elif mine.get("cell_type") == cell.cell_type and not role:
+        elif mine.get("cell_type") == cell.cell_type:
             _other(cell, mine, before.get(cell.id), result)
         if cell.cell_type == "code" and mine.get("cell_type") == "code" and mine.source == cell.source:
             cell.outputs, cell.execution_count = copy.deepcopy(mine.get("outputs", [])), mine.get("execution_count")
@@ -72,7 +72,7 @@ def _answer(cell: NotebookNode, new: NotebookNode, old: NotebookNode, before: di
 def _other(cell: NotebookNode, mine: NotebookNode, before: str | None, result: Carried) -> None:
     if before is None or edition.fingerprint(mine.source) in (before, edition.fingerprint(cell.source)):
         return
-    if edition.fingerprint(cell.source) == before:
+    if edition.fingerprint(cell.source) == before and not notebook.role(cell):
         cell.source = mine.source
         if "attachments" in mine:
             cell.attachments = copy.deepcopy(mine.attachments)

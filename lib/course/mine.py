@@ -56,7 +56,8 @@ def merge_edition(root: Path, lab: str) -> list[str]:
     if not path.exists():
         raise CourseError(f"there is no {own} to merge: `make lab LAB={notebook.number(lab)}` makes it")
     new, old = _of_course(root, lab), _of_student(root, lab)
-    if edition.of(new) == edition.of(old) and not _left_behind(new, old):
+    added = _left_behind(new, old)
+    if edition.of(new) == edition.of(old) and not added:
         return [f"{own} is the edition of labs/ already, so there is nothing to merge."]
     carried = carry.carry_over(new, old)
     if not carried.found:
@@ -66,7 +67,10 @@ def merge_edition(root: Path, lab: str) -> list[str]:
     kept = _free_name(path)
     _write(path.read_bytes(), kept)
     _write(notebook.to_bytes(carried.notebook), path)
-    return [*_said(own, lab, carried, bool(edition.cells(old))), f"The copy as it was is labs/mine/{kept.name}."]
+    said = _said(own, lab, carried, bool(edition.cells(old)))
+    if added:
+        said.append(f"These answers were in labs/{lab}.ipynb, and are in your copy now: {', '.join(added)}.")
+    return [*said, f"The copy as it was is labs/mine/{kept.name}."]
 
 
 def _said(own: str, lab: str, carried: carry.Carried, known: bool) -> list[str]:
@@ -76,14 +80,14 @@ def _said(own: str, lab: str, carried: carry.Carried, known: bool) -> list[str]:
         (len(carried.changed), "other cell that you changed", "other cells that you changed"),
         (carried.own, "cell of your own", "cells of your own"),
     )
-    told = ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts)
+    told = ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n) or "no change of yours"
     said = [f"{own} is the edition of labs/ now, with {told}; reload it if it is open in JupyterLab."]
     if carried.outdated:
         names, text = ", ".join(carried.outdated), f"labs/{lab}.ipynb"
         said.append(f"The course has changed these exercises: compare your answers with their text in {text}: {names}.")
     if carried.given_up:
         names = ", ".join(carried.given_up)
-        said.append(f"You and the course both changed these cells, and the course's text was taken: {names}.")
+        said.append(f"You had changed these cells, and now they have the course's text: {names}.")
     if not known:
         said.append("The copy did not say which edition it was, so changes in cells other than answers were not found.")
     return said + [f"{note}." for note in carried.notes]

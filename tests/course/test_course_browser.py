@@ -20,8 +20,8 @@ import nbformat
 import psutil
 import pytest
 
-from lib import linux
-from lib.course import nbval_run, notebook
+from lib import gpus, here, linux
+from lib.course import edition, nbval_run, notebook
 from lib.course.notebook import ROOT
 
 pytest.importorskip("playwright", reason="not run: playwright is not installed (pip install -e '.[browser]')")
@@ -144,25 +144,31 @@ def browser():
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """(address of JupyterLab, a name that it and all it starts carry, its folder); its settings are nobody's own."""
+    """(address of JupyterLab, a name that it and all it starts carry, its folder); its settings are nobody's own.
+
+    The folder is a clone as a student has it, and `make lab` has opened a copy of the lab there.
+    """
     folder, name = tmp_path_factory.mktemp("jupyterlab"), uuid.uuid4().hex
     (folder / "labs").mkdir()
     shutil.copy(notebook.lab_path(ROOT, LAB), folder / "labs")
+    for shared in ("lib", "pyproject.toml"):
+        (folder / shared).symlink_to(ROOT / shared)
     own = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
     own += ("JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
     env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "LAB_"))}
     env |= {key: str(folder / key.lower()) for key in own} | {nbval_run.NAME: name}
-    options = ["--no-browser", "--allow-root", "--ServerApp.port=0", f"--ServerApp.root_dir={folder / 'labs'}"]
+    options = ["--no-browser", "--ServerApp.port=0"]
     options += [f"--IdentityProvider.token={name}", "--LabApp.expose_app_in_browser=True", "--LabApp.news_url="]
     options += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
     with (folder / "log.txt").open("wb") as log:
-        command = [sys.executable, "-m", "jupyterlab", *options]
+        opens = "import sys, pathlib; from lib.course import mine; mine.main(sys.argv[2:], pathlib.Path(sys.argv[1]))"
+        command = [sys.executable, "-c", opens, folder, "open", LAB, *options]
         process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
         try:
             runtime = folder / "jupyter_runtime_dir"
             (written,) = until(lambda: [*runtime.glob("jpserver-*.json")], "JupyterLab's start")
             port = until(lambda: json.loads(written.read_text() or "{}").get("port"), "JupyterLab's port")
-            yield f"http://localhost:{port}/lab/tree/{LAB}.ipynb?token={name}", name, folder / "labs"
+            yield f"http://localhost:{port}/?token={name}", name, folder
             process.terminate()
             process.wait(PATIENCE)
             until(lambda: not nbval_run.carriers(name), "the end of all that JupyterLab started")
@@ -188,6 +194,23 @@ def opened(page, server):
 @pytest.fixture(scope="module")
 def lab(browser, server):
     return opened(browser.new_page(viewport={"width": 1200, "height": 1400}), server)
+
+
+def test_what_opens_is_the_students_copy_and_its_first_cell_is_folded(lab, server):
+    assert lab.js("return panel?.context?.path") == f"labs/mine/{LAB}.ipynb"
+    assert lab.run("here") == "\n".join(here.said(gpus.working()))
+    assert lab.page.locator(".jp-mod-active .jp-InputCollapser").count() == 1
+    assert not lab.page.locator(".jp-mod-active .cm-content").is_visible()
+
+
+def test_a_new_edition_is_said_in_the_first_cell(lab, server):
+    path = server[2] / "labs" / f"{LAB}.ipynb"
+    nb = notebook.read(path)
+    nb.cells[0].source += " Second edition."
+    edition.stamp(nb)
+    notebook.write(nb, path)
+    assert lab.run("here").endswith("save this notebook, and `make merge LAB=0` puts your answers into it.")
+    shutil.copy(notebook.lab_path(ROOT, LAB), path)
 
 
 def test_a_wrong_answer_gets_its_hint_and_a_right_one_its_points(lab):

@@ -112,7 +112,8 @@ def test_answers_that_were_written_into_labs_come_along(course):
     (course / ".git").mkdir()
     (said,) = mine.copy(course, LAB)
     assert "has answers that your copy lacks (total): `make merge LAB=9` adds them" in said
-    mine.merge_edition(course, LAB)
+    said = mine.merge_edition(course, LAB)
+    assert said[1] == "These answers were in labs/lab9_toy.ipynb, and are in your copy now: total."
     merged = notebook.read(notebook.own_path(course, LAB))
     assert by_id(merged, "total").source == TOTAL and by_id(merged, "double").source == DOUBLE
     notebook.own_path(course, LAB).unlink()
@@ -201,7 +202,7 @@ def test_answers_and_own_cells_are_in_the_new_edition_and_the_same_is_graded(wor
     before, answers = path.read_bytes(), graded(worked, path)
     new_edition(worked)
     first, changed, kept = mine.merge_edition(worked, LAB)
-    assert "with 2 answers, 0 other cells that you changed, 2 cells of your own;" in first
+    assert "with 2 answers, 2 cells of your own;" in first
     assert changed.endswith("compare your answers with their text in labs/lab9_toy.ipynb: double.")
     assert kept == "The copy as it was is labs/mine/lab9_toy_before_merge.ipynb."
     assert (path.parent / "lab9_toy_before_merge.ipynb").read_bytes() == before
@@ -242,16 +243,17 @@ def test_an_old_stub_does_not_replace_the_new_one_nor_a_new_example_be_taken_for
 
 
 def test_another_cell_that_the_student_changed_stays_changed_unless_the_course_changed_it_too(worked):
-    change(notebook.own_path(worked, LAB), example="print('mine')", title="# My toys")
+    change(notebook.own_path(worked, LAB), example="print('mine')", title="# My toys", tools="import os")
     nb = toy_notebook()
     by_id(nb, "title").source = "# Toys"
     notebook.write(nb, notebook.solution_path(worked, LAB))
     build.build(worked, LAB)
     said = mine.merge_edition(worked, LAB)
     assert "1 other cell that you changed," in said[0]
-    assert said[1] == "You and the course both changed these cells, and the course's text was taken: title."
+    assert said[1] == "You had changed these cells, and now they have the course's text: title, tools."
     merged = notebook.read(notebook.own_path(worked, LAB))
     assert by_id(merged, "example").source == "print('mine')" and by_id(merged, "title").source == "# Toys"
+    assert by_id(merged, "tools") == by_id(nb, "tools") | {"metadata": by_id(merged, "tools").metadata}
 
 
 def carried(unsolved, student):
