@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, ledger
+from lib.ledger.source import place
 
 WORLD = 8
 GROUPS = ((0, 1), (0, 1, 2), (0, 1, 2, 3), tuple(range(WORLD)), (1, 3, 4, 6))
@@ -124,10 +125,23 @@ def groups_and_control(cases):
     return {case: (group, control[case.members]) for case, group in groups_of(cases).items()}
 
 
+class NotWaitedFor(RuntimeError):
+    """An answer has returned, and what it began may still be in flight: all that comes after would wait for it."""
+
+
 def called(case, fn, *args, **kwargs):
-    """What the student's function returns; what it sends is in the ledger's section `case.name`."""
+    """What the student's function returns; what it sends is in the ledger's section `case.name`.
+
+    Raises NotWaitedFor, naming the line, where it has begun an op and not waited for it.
+    """
     ledger.mark(case.name)
     out = fn(*args, **kwargs)
+    if left := ledger.not_waited_for():
+        op, where = left[0].op, place(left[0].file, left[0].line, left[0].function)
+        raise NotWaitedFor(
+            f"{op}, {where}\n  the function has returned, and nothing waited for this {op}. "
+            "Try: call .wait() on the work before you return"
+        )
     ledger.mark("")
     return out
 

@@ -105,6 +105,8 @@ def _facts(error):
 
 def students_fault(error: RankError) -> bool:
     """Did a line of the answer raise, in one rank at least? What only lines of lib raise is the check's own error."""
+    if any(report["type"] == "NotWaitedFor" for report in error.reports.values()):
+        return True
     files = [file for report in error.reports.values() for file, _, _ in report["frames"]]
     return not error.reports or any(is_students(file) for file in files)
 

@@ -69,7 +69,9 @@ def members(p):
 
 
 def left_under_way(p):
-    """Do ranks wait for each other when no rank is in the answer's function any more?"""
+    """Has the answer returned before what it began had ended? Or do ranks wait for each other outside of it?"""
+    if failed(p) is not None and failed(p).raised == "NotWaitedFor":
+        return True
     return p.kind == "timeout" and failed(p) is not None and not failed(p).case and bool(failed(p).awaited)
 
 
@@ -141,8 +143,8 @@ ENDLESS = Hint(
 UNDER_WAY = Hint(
     "a message that nobody waits for",
     left_under_way,
-    "your function has returned on these ranks, and messages that it began are still under way: all that comes after "
-    "waits for them. Call .wait() on every work that isend, irecv, a batch or async_op=True gives you.",
+    "your function has returned on these ranks, and messages that it began may still be in flight: all that comes "
+    "after waits for them. Call .wait() on every work that isend, irecv, a batch or async_op=True gives you.",
 )
 RAISED = Hint(
     "an error in one case",

@@ -7,6 +7,7 @@ packing.py    what travels to the ranks and back, as bytes
 worker.py     what a rank does, run after run
 watch.py      the parent's watch: is it done, is it stuck, has a rank died
 errors.py     one error that names rank, line and values
+parameters.py names instead of the numbers of parameters, in what torch's DDP says
 output.py     what the ranks print
 stacks.py     where a rank is
 cpu_time.py   how much of the machine the ranks get

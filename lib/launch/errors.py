@@ -73,7 +73,7 @@ def from_findings(findings, ledger) -> RankError:
 
 def _failed(failure, folder, mismatch, reports):
     if failure.gone and mismatch:
-        names = [_how_it_died(failure.exit_codes.get(rank)) for rank in failure.gone]
+        names = [_how_it_died(failure.exit_codes.get(rank)).partition(":")[0] for rank in failure.gone]
         return "mismatch", (
             f"the ranks' calls do not match, and {ranks_text(failure.gone)} {' and '.join(dict.fromkeys(names))}\n"
             + _indent(mismatch.text)

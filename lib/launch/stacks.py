@@ -17,6 +17,7 @@ from lib.ledger import source
 ANSWER = 2.0  # seconds to say where it is, for a rank that the machine lets wait
 TORCH = os.path.dirname(torch.__file__)
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+BELOW = (LIB + "launch", LIB + "ledger", LIB + "peers.py")  # between a call of the user's and torch's
 GROUP = ("new_group", "init_process_group")  # torch's functions that make one
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 Frames = list[tuple[str, int, str]]  # (file, line, function), innermost first
@@ -70,6 +71,6 @@ def is_connecting(frames: Frames) -> bool:
 def user_line(frames: Frames) -> str | None:
     """The user's line that led there, in words; None if none did."""
     for file, line, function in frames:
-        if not file.startswith((TORCH, LIB + "launch", LIB + "ledger", "<frozen")) and "python3" not in file:
+        if not file.startswith((TORCH, *BELOW, "<frozen")) and "python3" not in file:
             return source.place(file, line, function)
     return None

@@ -117,8 +117,11 @@ class _Watch:
 
     def _stalled(self, heads):
         """Idle for STALL: blocked for good, or perhaps kept by the machine."""
-        waits, stack = find_waits(self.books.read(), heads), self._stacks(heads)
-        under_way = any(not wait.awaited for wait in waits.values())
+        ledger, stack = self.books.read(), self._stacks(heads)
+        waits = find_waits(ledger, heads)
+        # A message whose sender has returned without waiting for it may be lost: patience does not bring it.
+        lost = any(entry.owed for head in heads if head.state == RETURNED for entry in ledger.of(head.rank))
+        under_way = any(not wait.awaited for wait in waits.values()) and not lost
         if under_way or any(map(stacks.is_connecting, stack.values())):
             return "patient"
         return self._no_progress(heads, waits, stack, STALL)

@@ -29,6 +29,7 @@ import torch.distributed as dist
 from lib import backend, ledger, linux, peers
 from lib.launch import groups, packing
 from lib.launch.leftovers import Before, listen
+from lib.launch.parameters import with_names
 from lib.launch.stacks import LIB
 from lib.ledger.book import EXITED, RAISED, RETURNED, BookWriter
 
@@ -181,7 +182,7 @@ def _report(error, path):
     user = next((f for f in reversed(frames) if not f[0].startswith((LIB, "<frozen"))), frames[-1] if frames else None)
     # also inside other things: to read a tensor on a GPU waits behind an op that hangs; and nobody reads a whole one
     torch.Tensor.__repr__ = torch.nn.Parameter.__repr__ = _form
-    text = _text_of(error)
+    text = with_names(_text_of(error), error.__traceback__)
     if isinstance(error, SystemExit):
         text = f"sys.exit({error.code!r})"
     facts = {

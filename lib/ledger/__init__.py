@@ -1,10 +1,13 @@
 """What each rank sent, received and waits for; whether the ranks' books agree; who is to blame for a hang.
 
-on a rank     install / uninstall, mark
+on a rank     install / uninstall, mark, not_waited_for
     record.py     sees every operation in torch's dispatcher, and writes it down: who, with whom, what, where
     caller.py     the user's line that led to it
+    inside.py     the module of the model that torch's own code needs it for
     follow.py     learns when an operation has ended
     book.py       the file of one rank, which outlives it
+    made.py       next to it, the groups that the rank made
+    splits.py     and how many elements it gave to each rank, and expected
 in the parent Books, Ledger
     read.py       the ranks' files together: entries, matrix, section
     source.py     how a place in a program is written
@@ -20,6 +23,6 @@ on a cluster  record_to_dir(), `python -m lib.ledger DIR`
 from lib.ledger.book import Entry
 from lib.ledger.match import Finding, audit
 from lib.ledger.read import Books, Ledger
-from lib.ledger.record import attributed_to, call_site, finish, install, mark, uninstall
+from lib.ledger.record import attributed_to, call_site, finish, install, mark, not_waited_for, uninstall
 from lib.ledger.record_to_dir import record_to_dir
 from lib.ledger.verdict import verdict

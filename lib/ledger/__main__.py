@@ -5,13 +5,18 @@ Exit code 0: every rank has left and the books agree; 1: they disagree, or a ran
 
 import argparse
 import sys
+from dataclasses import replace
 
-from lib.ledger.book import EXITED, RAISED, RETURNED, RUNNING
-from lib.ledger.match import audit
+from lib.ledger.book import EXITED, KILLED, RAISED, RETURNED, RUNNING
+from lib.ledger.match import audit, say
 from lib.ledger.read import Books
-from lib.ledger.verdict import verdict
+from lib.ledger.record_to_dir import error_of, state_of
+from lib.ledger.source import place
+from lib.ledger.verdict import find_waits, for_whom, last_op, verdict
 
-STATES = {0: "never began", RUNNING: "running, or died", RETURNED: "ended", RAISED: "raised", EXITED: "left"}
+STATES = {
+    0: "never began", RUNNING: "running", RETURNED: "ended", RAISED: "raised", EXITED: "left", KILLED: "killed",
+}  # fmt: skip
 
 
 def main() -> int:
@@ -23,20 +28,37 @@ def main() -> int:
     except (FileNotFoundError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    heads, ledger = books.heads(), books.read()
+    as_left, ledger = books.heads(), books.read()
+    heads = [replace(head, state=state_of(folder, head)) for head in as_left]
     sent = ledger.matrix("bytes").sum(axis=1)
     print(f"{'rank':>4}  {'state':<16}  {'ops':>9}  {'bytes sent':>15}")
     for rank, head in enumerate(heads):
         print(f"{rank:>4}  {STATES[head.state]:<16}  {head.count:>9,}  {sent[rank]:>15,}")
     ended = all(head.state == RETURNED for head in heads)
     findings = audit(ledger, ended)
-    for finding in findings:
-        print(("" if finding.certain else "warning: ") + finding.text)
     if not ended:
-        print("\n".join(verdict(ledger, heads)))
-    elif not findings:
+        waits = find_waits(ledger, as_left)
+        how = {rank: text for rank in range(len(heads)) if (text := _how(folder, ledger, heads, waits, rank))}
+        print("\n".join(verdict(ledger, heads, how)))
+    for finding in findings:
+        if ended or not finding.certain:  # the verdict has said the others
+            print(("" if finding.certain else "warning: ") + finding.text)
+    if ended and not findings:
         print("the books agree")
     return 0 if ended and not any(f.certain for f in findings) else 1
+
+
+def _how(folder, ledger, heads, waits, rank):
+    """How a rank has left, or what it does when it waits for no other; "" where the verdict knows better."""
+    state, last = heads[rank].state, last_op(ledger, rank)
+    if state == KILLED and rank in waits:
+        return f"was ended while it waited in {say(waits[rank].entry)}{for_whom(waits[rank])}"
+    if state == KILLED:
+        return f"was killed: its process is gone, with no error and no return (SIGKILL, or out of memory){last}"
+    if state in (RAISED, EXITED) and (error := error_of(folder, rank)):
+        text = " ".join(error["text"].split())[:500]
+        return f"raised {error['type']}: {text}, {place(*error['site'])}"
+    return f"computes and waits for nobody{last}" if state == RUNNING and rank not in waits else ""
 
 
 if __name__ == "__main__":

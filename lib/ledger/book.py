@@ -23,7 +23,10 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from lib.ledger.splits import SPLIT, SplitsReader
+
 RUNNING, RETURNED, RAISED, EXITED = 1, 2, 3, 4  # 0: the rank has not begun
+KILLED = 5  # said by who reads: its process is gone, and the rank itself said RUNNING last
 HEADER = struct.Struct("<8sqqqqqqqddd")  # magic pid rank world_size capacity state count touches began wall left
 COUNT_AT, TOUCHES_AT, STATE_AT, LEFT_AT = 48, 56, 40, 80
 TOTALS = struct.Struct("<qqq")  # to one peer: messages, elements, bytes
@@ -31,6 +34,7 @@ ENTRY = struct.Struct("<q6HiiHH5qqqqQqdddd")
 TIMES = {"posted": ENTRY.size - 32, "wait_from": ENTRY.size - 24, "wait_to": ENTRY.size - 16, "done": ENTRY.size - 8}
 THREADS_AT, PEER_AT, NTH_AT = 28, 20, 88
 MAGIC = b"ledger02"
+OWED = 0xFFFF  # threads of an entry whose op the program has begun and is yet to wait for
 DEFAULT_CAPACITY = 1 << 16
 now = time.monotonic
 
@@ -47,7 +51,7 @@ class Entry:
     group: str  # the group's name in torch
     members: tuple[int, ...]  # its global ranks
     peer: int | None  # the other global rank of a message; the root of a rooted collective
-    tag: int
+    tag: int  # of a message
     shape: tuple[int, ...]
     numel: int
     nbytes: int  # a message: its size. A collective: the payload this rank gave
@@ -58,11 +62,14 @@ class Entry:
     wait_from: float | None
     wait_to: float | None
     done: float | None
-    threads: int  # Python threads alive when the wait began
+    threads: int  # Python threads alive when the wait began; OWED: the program has to wait for it, and has not
     file: str
     line: int
     function: str
     via: str = field(default="")  # the lib function that the line called, e.g. "ring.ring_all_reduce"
+    inside: str = ""  # the module that it belongs to, where torch's own code called it (lib/ledger/inside.py)
+    gives: tuple[int, ...] = ()  # of a collective that may be uneven: elements for each rank of the group
+    takes: tuple[int, ...] = ()  # and elements that this rank expects from each
 
     @property
     def is_message(self) -> bool:
@@ -72,6 +79,11 @@ class Entry:
     def open(self) -> bool:
         """Posted and, as far as the book knows, not finished."""
         return self.done is None and self.wait_to is None
+
+    @property
+    def owed(self) -> bool:
+        """The program has begun it to wait for it later, and has not waited."""
+        return self.threads == OWED
 
     @property
     def channel(self) -> tuple:
@@ -95,6 +107,7 @@ class BookWriter:
 
     def __init__(self, folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY):
         """Open the book that `lay_out` made in `folder`, or make it; the rank has not begun yet."""
+        self.folder = folder
         lay_out(folder, rank, world_size, capacity)
         with open(f"{folder}/book{rank}", "r+b") as file:
             self.map = mmap.mmap(file.fileno(), 0)
@@ -131,9 +144,27 @@ class BookWriter:
         return number
 
     def record(
-        self, op, reduce_op, dtype, group, site, via, peer, tag, shape, numel, nbytes, channel, signature, item=-1
+        self,
+        op,
+        reduce_op,
+        dtype,
+        group,
+        site,
+        via,
+        peer,
+        tag,
+        shape,
+        numel,
+        nbytes,
+        channel,
+        signature,
+        item=-1,
+        owed=False,
     ):
-        """Write an entry before its op begins. Strings come as numbers from `name`; `channel` None: resolve later."""
+        """Write an entry before its op begins. Strings come as numbers from `name`; `channel` None: resolve later.
+
+        tag: of a collective the number of its splits (lib/ledger/splits.py), 0 for none.
+        """
         with self.lock:
             seq, nth, chain = self.count, -1, 0
             at = self.first + (seq % self.capacity) * ENTRY.size
@@ -141,7 +172,7 @@ class BookWriter:
                 nth, chain = self._advance(channel, signature)
             dims = (*shape[:5], 0, 0, 0, 0, 0)[:5]
             ENTRY.pack_into(
-                self.map, at, seq, op, reduce_op, dtype, group, site, via, peer, tag, 0, len(shape),
+                self.map, at, seq, op, reduce_op, dtype, group, site, via, peer, tag, OWED * owed, len(shape),
                 *dims, numel, nbytes, nth, chain, item, now(), 0.0, 0.0, 0.0,
             )  # fmt: skip
             self.count = seq + 1
@@ -175,9 +206,16 @@ class BookWriter:
         with self.lock:
             if self._still(at, seq):
                 if threads is not None:
-                    struct.pack_into("<H", self.map, at + THREADS_AT, min(threads, 0xFFFF))
+                    struct.pack_into("<H", self.map, at + THREADS_AT, min(threads, OWED - 1))
                 struct.pack_into("<d", self.map, at + TIMES[which], now())
                 self._touch()
+
+    def owed(self, since: int) -> bool:
+        """Does the program still have to wait for one of the ops from number `since` on?"""
+        with self.lock:
+            seqs = range(max(since, self.count - self.capacity), self.count)
+            places = [self.first + (seq % self.capacity) * ENTRY.size for seq in seqs]
+            return any(struct.unpack_from("<H", self.map, at + THREADS_AT)[0] == OWED for at in places)
 
     def erase(self, place: tuple[int, int], which: str) -> None:
         """Take back one of an entry's times."""
@@ -187,8 +225,20 @@ class BookWriter:
                 struct.pack_into("<d", self.map, at + TIMES[which], 0.0)
                 self._touch()
 
+    def settle(self, place: tuple[int, int]) -> None:
+        """The program has seen to the end of this op in another way than by `wait`."""
+        at, seq = place
+        with self.lock:
+            if self._still(at, seq) and struct.unpack_from("<H", self.map, at + THREADS_AT)[0] == OWED:
+                struct.pack_into("<H", self.map, at + THREADS_AT, 0)
+
     def _still(self, at, seq):  # has the ring come round and given this place to a newer entry?
         return struct.unpack_from("<q", self.map, at)[0] == seq
+
+    def touch(self) -> None:
+        """Something next to this log has changed: whoever watches the ranks sees that this one goes on."""
+        with self.lock:
+            self._touch()
 
     def _touch(self):
         self.touches += 1
@@ -232,6 +282,7 @@ class BookReader:
             self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.names_path = f"{folder}/names{rank}"
         self.names: list = []
+        self.splits = SplitsReader(folder, rank, self.head().world_size)
 
     def head(self) -> Head:
         magic, *rest = HEADER.unpack_from(self.map, 0)
@@ -267,8 +318,15 @@ class BookReader:
         posted, wait_from, wait_to, done = (t - zero if t else None for t in times)
         name, members = self._name(group) or ("", [])
         file, line, function = self._name(site) or ("?", 0, "?")
+        via, inside = self._name(via) or "", ""
+        if isinstance(via, list):
+            via, inside = "", via[1]
+        gives = takes = ()
+        if tag and self._name(op) in SPLIT:
+            (gives, takes), tag = self.splits.read(tag), 0
         return Entry(
             self.rank, seq, self._name(op), self._name(reduce_op), self._name(dtype), name, tuple(members),
             None if peer < 0 else peer, tag, tuple(dims[: min(ndim, 5)]), numel, nbytes, nth, chain, item,
-            posted, wait_from, wait_to, done, threads, file, line, function, self._name(via) or "",
+            posted, wait_from, wait_to, done, threads, file, line, function, via, inside,
+            gives, takes,
         )  # fmt: skip

@@ -4,6 +4,7 @@ import os
 import sys
 import sysconfig
 import threading
+import traceback
 
 import torch
 
@@ -11,6 +12,9 @@ LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 OURS = (LIB + "ledger" + os.sep, LIB + "launch" + os.sep, LIB + "peers.py")  # around a call, and not what was called
 FOREIGN = (os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"], "<frozen")
 SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
+
+# Between a program's call and the dispatcher; the last two where torch says that a function is deprecated.
+TORCHS_CALLS = ("distributed_c10d.py", "c10d_logger.py", "peers.py", "typing_extensions.py", "warnings.py")
 
 _USER, _LIB, _FOREIGN = range(3)
 _kinds: dict[str, int] = {}  # file -> whose it is (code objects of two files may compare equal)
@@ -54,6 +58,27 @@ def _walk(frame, outer):
             outer = frame
         frame = frame.f_back
     return None, outer
+
+
+def site_of(trace) -> tuple[str, int, str]:
+    """Where an exception came from: (file, line, function) of the innermost frame of the user's, else the innermost."""
+    site = ("?", 0, "?")
+    for frame, line in traceback.walk_tb(trace):
+        code = frame.f_code
+        kind = _kind(code.co_filename)
+        if kind == _USER or site[1] == 0:
+            site = (code.co_filename, line, code.co_name)
+    return site
+
+
+def is_programs(frame) -> bool:
+    """Was the function of torch.distributed called by the program, and not by a library such as torch's DDP?"""
+    while frame is not None and frame.f_code.co_filename.endswith(TORCHS_CALLS):
+        frame = frame.f_back
+    if frame is None:
+        return False
+    kind = _kinds.get(frame.f_code.co_filename)
+    return (_kind(frame.f_code.co_filename) if kind is None else kind) != _FOREIGN
 
 
 def _via(frame):

@@ -24,6 +24,7 @@ import weakref
 
 import torch
 
+GET_FUTURE = torch.distributed.Work.get_future  # torch's own: the ledger replaces it
 EVERY = 0.002  # seconds between two looks at ops that nobody waits for
 
 
@@ -44,7 +45,7 @@ class Blocking:
         self.live[key] = (place, weakref.ref(work, lambda _: self.live.pop(key, None)), resolves)
         if not blocking:
             with contextlib.suppress(RuntimeError):  # gloo's messages have no future: their end is wait's return
-                work.get_future().add_done_callback(lambda _: self.book.timestamp(place, "done"))
+                GET_FUTURE(work).add_done_callback(lambda _: self.book.timestamp(place, "done"))
 
     def wait(self, work, plain_wait, args, kwargs):
         place, _, resolves = self.live[id(work)]
@@ -56,6 +57,9 @@ class Blocking:
             self.book.resolve(place, source, (group.name, source, self.book.rank, tag), signature)
         self.book.timestamp(place, "wait_to")
         return out
+
+    def settle(self, work):
+        self.book.settle(self.live[id(work)][0])
 
 
 class Item:
@@ -139,6 +143,10 @@ class Queued:
         out = plain_wait(work, *args, **kwargs)
         self._stamp(item, "wait_to")
         return out
+
+    def settle(self, work):
+        for place in self.live[id(work)][0].places:
+            self.book.settle(place)
 
     def finish(self) -> None:
         """Wait for all that the device was given: a rank that returned before would hang as it leaves."""

@@ -3,15 +3,18 @@
     collectives   n-th op of a group on rank 0  <->  n-th op of that group on every other member
     messages      n-th send from a to b (same tag)  <->  n-th receive on b from a
 
-gloo passes in silence, with wrong numbers: SUM against MAX, float32 against int32, a receive larger than its send.
+gloo passes in silence, with wrong numbers: SUM against MAX, float32 against int32, a receive larger than its send, a
+part of an all_to_all larger than what is given.
 These are findings. Two collectives of one shape in swapped order cannot be told from a program that meant it: if the
 source lines differ, that is a warning (`certain=False`) that names both.
 """
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 
 from lib.ledger.book import Entry
+from lib.ledger.made import Made
 from lib.ledger.read import Ledger
 from lib.ledger.record import UNEVEN
 from lib.ledger.source import place
@@ -21,7 +24,9 @@ from lib.ledger.source import place
 class Finding:
     """Where the books disagree. certain: proved; else a warning."""
 
-    kind: str  # "reduce op", "dtype", "shape", "op", "root", "size", "missing", "order", "history"
+    # What differs: "reduce op", "dtype", "shape", "op", "root", "size", "split", "module", "group", "order", "history".
+    # Or what lacks: "missing", a partner; "unwaited", a wait.
+    kind: str
     text: str
     certain: bool
     ranks: tuple[int, ...]
@@ -29,8 +34,68 @@ class Finding:
 
 def audit(ledger: Ledger, ended: bool = True) -> list[Finding]:
     """Compare the books. ended: every rank has left its function, so an op that a partner lacks is missing for good."""
-    findings = _audit_collectives(ledger, ended) + _audit_messages(ledger, ended)
+    findings = _audit_groups(ledger) + _audit_collectives(ledger, ended) + _audit_messages(ledger, ended)
+    if ended and not any(ledger.lost):
+        findings += groups_not_made(ledger) + never_waited_for(ledger)
     return sorted(findings, key=lambda f: not f.certain)
+
+
+EVERY_GROUP = "every rank must call new_group for every group, in the same order"
+
+
+def _audit_groups(ledger):
+    """The first group that ranks made with different members under the same number."""
+    for number, made in sorted(_groups_by_number(ledger).items()):
+        alike = _alike(made, lambda group: group.members)
+        if len(alike) > 1:
+            who = ", ".join(
+                f"{ranks_text(ranks)}{f' made group {number}' if i == 0 else ''} with {list(members)}"
+                for i, (members, ranks) in enumerate(alike.items())
+            )
+            each = ", ".join(str(list(members)) for members in sorted(alike)[:4])
+            lines = [f"  {ranks_text(ranks)}: {called(made[ranks[0]])}" for ranks in alike.values()]
+            lines += [
+                f"  Try: groups = [dist.new_group(ranks) for ranks in ({each})] on every rank; a rank then uses the "
+                "group that it is a member of"
+            ]
+            return [Finding("group", "\n".join([f"{who}; {EVERY_GROUP}", *lines]), True, tuple(sorted(made)))]
+    return []
+
+
+def groups_not_made(ledger: Ledger) -> list[Finding]:
+    """The first group that some ranks made and others did not: as far as is known, that goes well with gloo alone."""
+    for number, made in sorted(_groups_by_number(ledger).items()):
+        if len(made) < ledger.world_size and len({group.members for group in made.values()}) == 1:
+            absent = [rank for rank in range(ledger.world_size) if rank not in made]
+            group = made[min(made)]
+            text = (
+                f"{ranks_text(made)} made group {number} with {list(group.members)}, {ranks_text(absent)} did not; "
+                f"{EVERY_GROUP}, also ranks that are not its members\n  {ranks_text(made)}: {called(group)}"
+            )
+            return [Finding("group", text, False, tuple(absent))]
+    return []
+
+
+def _groups_by_number(ledger):
+    """{torch's number of a group: {rank: what it made under that number}}."""
+    by_number = defaultdict(dict)
+    for made in ledger.groups:
+        for group in made:
+            by_number[group.number][group.rank] = group
+    return by_number
+
+
+def _alike(by_rank, key):
+    """{what `key` says: [the ranks of which it says so]}, by the lowest rank."""
+    alike = defaultdict(list)
+    for rank, thing in sorted(by_rank.items()):
+        alike[key(thing)].append(rank)
+    return alike
+
+
+def called(made: Made) -> str:
+    """The line that made a group."""
+    return place(made.file, made.line, made.function)
 
 
 def _audit_collectives(ledger, ended):
@@ -47,6 +112,8 @@ def _audit_collectives(ledger, ended):
         different = next((d for e in present.values() if (d := _difference(first, e))), None)
         if different:
             findings.append(_collective_finding(different, first, present, n))
+        elif uneven := _split_finding(present):
+            findings.append(uneven)
         elif ended and len(present) < len(members) and not any(ledger.lost):
             absent = [r for r in members if r not in present]
             findings.append(Finding("missing", f"{ranks_text(absent)} never called {say(first)}", True, tuple(absent)))
@@ -89,17 +156,102 @@ def _difference(a: Entry, b: Entry) -> str | None:
         return "root"
     if a.op not in UNEVEN and a.numel != b.numel:
         return "shape"
+    if a.inside != b.inside and a.inside.startswith("FSDP") and b.inside.startswith("FSDP"):
+        return "module"
     return None
 
 
+def _split_finding(present):
+    """Does a rank of this collective expect another number of elements from a rank than that one gives it?"""
+    members = next(iter(present.values())).members
+    split = [present[rank] for rank in members if rank in present and present[rank].gives]
+    if len(split) == len(members) and [e.takes for e in split] == list(zip(*(e.gives for e in split), strict=True)):
+        return None
+    at = {rank: i for i, rank in enumerate(members)}
+    pairs = [(a, b, a.gives[at[b.rank]], b.takes[at[a.rank]]) for a in split for b in split]
+    wrong = [pair for pair in pairs if pair[2] != pair[3]]
+    if not wrong:
+        return None
+    a, b, given, expected = next((pair for pair in wrong if pair[0] is not pair[1]), wrong[0])
+    counts = (
+        f"rank {a.rank} gives rank {b.rank} {_counted(a, given)}, but rank {b.rank} expects {_counted(a, expected)}"
+    )
+    more = f"; {len(wrong) - 1} more of the counts differ" if len(wrong) > 1 else ""
+    row = _row(a)
+    lines = [
+        f"{a.op} #{a.nth} of {group_text(a)}: {counts} from it{more}",
+        f"  rank {a.rank} gives {[n // row for n in a.gives]}: {say(a)}",
+        f"  rank {b.rank} expects {[n // row for n in b.takes]}: {say(b)}",
+    ]
+    if expected > given:
+        never = f"rank {b.rank} never receives the last {_counted(a, expected - given)} of these"
+        lines.append(f"  {never}: its output keeps there what was in memory before")
+    lines.append(f"  Try: {SPLIT_ADVICE.get(a.op, SPLIT_ADVICE['others'])}")
+    return Finding("split", "\n".join(lines), True, tuple(sorted({a.rank, b.rank})))
+
+
+EXCHANGE = "exchange the counts first, with dist.all_to_all_single(receive_counts, send_counts), and "
+SPLIT_ADVICE = {
+    "all_to_all_single": EXCHANGE + "give receive_counts.tolist() as output_split_sizes",
+    "all_to_all": EXCHANGE + "allocate the output tensors by them",
+    "all_gather": "exchange the lengths first, pad every rank's tensor to the largest of them, cut after the gather",
+    "others": "exchange the sizes first, and allocate the output by them",
+}
+
+
+def _row(entry):
+    """Elements of a row, in which an all_to_all_single counts; 1 elsewhere."""
+    return max(1, math.prod(entry.shape[1:])) if entry.op == "all_to_all_single" else 1
+
+
+def _counted(entry, elements):
+    """A number of elements in words: `2 rows of 4 elements`."""
+    row = _row(entry)
+    plural = lambda n, what: f"{n:,} {what}{'s' * (n != 1)}"
+    if row == 1 or elements % row:
+        return plural(elements, "element")
+    return f"{plural(elements // row, 'row')} of {plural(row, 'element')}"
+
+
+def never_waited_for(ledger: Ledger, left=None) -> list[Finding]:
+    """Ops that the program began to wait for later, and did not: what they give may come after it was used.
+
+    left: the ranks that have left their function, None for all; others may still wait.
+    """
+    alike = defaultdict(list)  # what is the same in a loop and on several ranks
+    for entry in ledger.entries:
+        if entry.owed and (left is None or entry.rank in left):
+            kind = entry.op if entry.is_message else "collective"
+            alike[kind, entry.op, _site(entry)].append(entry)
+    findings = []
+    for (kind, _, _), entries in alike.items():
+        ranks = sorted({entry.rank for entry in entries})
+        times = f" ({len(entries)} times)" if len(entries) > len(ranks) else ""
+        danger = UNWAITED[kind]
+        text = (
+            f"{ranks_text(ranks)}: {say(entries[0])}{times}: nothing waited for it, so {danger}. "
+            "Try: call .wait() on the work that the call returns"
+        )
+        findings.append(Finding("unwaited", text, False, tuple(ranks)))
+    return findings
+
+
+UNWAITED = {
+    "recv": "the tensor may be read before the message has arrived",
+    "send": "the tensor may change before it has been sent, or the message be lost",
+    "recv_any": "the tensor may be read before the message has arrived",
+    "collective": "the tensor may be read before the result is in it",
+}
+
+
 def _collective_finding(kind, first, present, n):
-    alike = defaultdict(list)  # ranks that said the same
-    for rank, entry in sorted(present.items()):
-        alike[entry.op, entry.reduce_op, entry.dtype, entry.shape, entry.peer, _site(entry)].append(rank)
+    alike = _alike(present, lambda e: (e.op, e.reduce_op, e.dtype, e.shape, e.peer, e.inside, _site(e)))
     lines = [f"{ranks_text(ranks)}: {say(present[ranks[0]])}" for ranks in alike.values()]
     text = f"collective #{n} of {group_text(first)}: the ranks differ in the {kind}\n" + "\n".join(
         f"  {x}" for x in lines
     )
+    if any(entry.inside for entry in present.values()):
+        text += "\n  Try: every rank calls the same modules in the same order, also one for which it has no tokens"
     return Finding(kind, text, True, tuple(sorted(present)))
 
 
@@ -113,7 +265,7 @@ def _audit_messages(ledger, ended):
             pairs[entry.channel, entry.nth]["send" if entry.op == "send" else "recv"] = entry
     findings = []
     for (channel, _), pair in pairs.items():
-        _, src, dst, tag = channel
+        _, src, dst, _ = channel
         if len(pair) == 2:
             send, recv = pair["send"], pair["recv"]
             kind = "dtype" if send.dtype != recv.dtype else "size" if send.numel != recv.numel else None
@@ -122,8 +274,7 @@ def _audit_messages(ledger, ended):
         elif ended and dst not in unresolved and not any(ledger.lost):
             entry = next(iter(pair.values()))
             verb = f"rank {dst} never received it" if entry.op == "send" else f"rank {src} never sent it"
-            tagged = f" (tag {tag})" if tag else ""
-            findings.append(Finding("missing", f"rank {entry.rank}: {say(entry)}{tagged}: {verb}", True, (src, dst)))
+            findings.append(Finding("missing", f"rank {entry.rank}: {say(entry)}: {verb}", True, (src, dst)))
     return findings
 
 
@@ -158,8 +309,10 @@ def say(entry: Entry, at: bool = True) -> str:
             words += f" with root {entry.peer}"
     if entry.dtype and entry.op != "barrier":
         words += f" of {entry.dtype} {entry.shape}"
-    if entry.via:
-        words += f" in {entry.via}"
+    if entry.tag:
+        words += f" with tag {entry.tag}"
+    if entry.via or entry.inside:
+        words += f" in {entry.via or entry.inside}"
     return f"{words}, {place(*_site(entry))}" if at else words
 
 

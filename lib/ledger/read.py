@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lib.ledger import made
 from lib.ledger.book import BookReader, Entry, Head
 
 UNITS = ("messages", "elements", "bytes")
@@ -19,6 +20,7 @@ class Books:
         """world_size: how many there must be (None: find the books in `folder`, and be sure that none is missing)."""
         if world_size is None:
             world_size = _find(folder)
+        self.folder = folder
         self.readers = [BookReader(folder, rank) for rank in range(world_size)]
 
     def heads(self) -> list[Head]:
@@ -34,6 +36,7 @@ class Books:
             np.array([reader.totals() for reader in self.readers], dtype=np.int64),
             [max(0, head.count - head.capacity) for head in heads],
             zero,
+            [made.read(self.folder, rank, zero[rank]) for rank in range(len(heads))],
         )
 
 
@@ -65,14 +68,16 @@ def _zero(heads):
 class Ledger:
     """What all ranks of a run did. Plain data: it outlives the run and its files."""
 
-    def __init__(self, by_rank: list[list[Entry]], totals: np.ndarray | None, lost: list[int], zero=None):
+    def __init__(self, by_rank: list[list[Entry]], totals: np.ndarray | None, lost: list[int], zero=None, groups=None):
         """by_rank: each rank's entries in order; totals: (N, N, 3) sent (None: sum entries); lost: overwritten.
 
         zero: for each rank, what time.monotonic() said there at the instant 0 of its entries; None: 0.
+        groups: for each rank, the groups that it made, in order; None: not known.
         """
         self.by_rank, self.totals, self.lost = by_rank, totals, lost
         self.world_size = len(by_rank)
         self.zero = zero or [0.0] * self.world_size
+        self.groups: list[list[made.Made]] = groups or [[] for _ in by_rank]
 
     def of(self, rank: int) -> list[Entry]:
         """The entries of one rank, in the order it posted them."""

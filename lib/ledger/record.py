@@ -18,11 +18,15 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from lib import backend
-from lib.ledger.book import signature_of
-from lib.ledger.caller import locate
+from lib.ledger.book import BookReader, signature_of
+from lib.ledger.caller import is_programs, locate
 from lib.ledger.follow import Blocking, Queued
+from lib.ledger.inside import Inside
+from lib.ledger.made import GroupsWriter
+from lib.ledger.splits import SPLIT, SplitsWriter, give_and_take
 
 REDUCE_OPS = ["sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"]
 OPS = {  # torch's schema name -> the name users know
@@ -90,6 +94,17 @@ def mark(label: str) -> None:
         _recorder.mark(label)
 
 
+def not_waited_for() -> list:
+    """On a rank: the Entries since its last mark whose work the program has been given and has not waited for.
+
+    What a function of lib has begun is not among them: its thread may be about to wait.
+    """
+    if _recorder is None or not _recorder.book.owed(_recorder.marked):
+        return []
+    entries = BookReader(_recorder.book.folder, _recorder.book.rank).entries()
+    return [entry for entry in entries if entry.owed and not entry.via and entry.seq >= _recorder.marked]
+
+
 def call_site():
     """Where the program is now, as the ledger would name it: ((file, line, function), via)."""
     return locate(sys._getframe(1))
@@ -122,10 +137,12 @@ class Recorder:
 
     def __init__(self, writer):
         self.book = writer
+        self.marked = 0  # the number of the entry after the last mark
         self.groups: dict[str, _Group] = {}
         self.queues: dict[tuple, bool] = {}  # (group's name, type of device) -> is it stream-ordered?
         self.signatures: dict[tuple, int] = {}
         self.blocking, self.queued = Blocking(writer), Queued(writer)
+        self.splits, self.inside = SplitsWriter(writer), Inside()
         self.library = torch.library.Library("c10d", "IMPL")
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         for schema_name, name in OPS.items():
@@ -136,8 +153,13 @@ class Recorder:
                 )  # fmt: skip
         self.replaced = []
         self._replace(dist.Work, "wait", self._wait)
+        for name in ("get_future", "is_completed", "synchronize"):
+            self._replace(dist.Work, name, self._other_end)
         self._replace(dist.ProcessGroup, "_start_coalescing", self._start_batch)
         self._replace(dist.ProcessGroup, "_end_coalescing", self._end_batch)
+        self._replace(torch.nn.parallel.DistributedDataParallel, "forward", self.inside.forward)
+        self.made = GroupsWriter(writer)
+        self._replace(c10d, "_new_group_with_tag", self._new_group)
 
     def close(self):
         for owner, name, plain in self.replaced:
@@ -158,6 +180,18 @@ class Recorder:
 
         return wait
 
+    def _other_end(self, plain):
+        """Other ways in which a program learns that an op has ended."""
+
+        def end(work, *args, **kwargs):
+            out = plain(work, *args, **kwargs)
+            for kind in (self.blocking, self.queued):
+                if out is not False and id(work) in kind.live:  # is_completed says so
+                    kind.settle(work)
+            return out
+
+        return end
+
     def _start_batch(self, plain):
         def start(pg, device):
             self.queued.start_batch(self._group(pg).name)
@@ -177,12 +211,27 @@ class Recorder:
 
         return end
 
+    def _new_group(self, plain):
+        def new_group(ranks=None, *args, **kwargs):
+            if kwargs.get("use_local_synchronization"):  # only the members call it, and no number is given
+                return plain(ranks, *args, **kwargs)
+            number, site = c10d._world.group_count, call_site()[0]
+            members = range(self.book.world_size) if ranks is None else ranks
+            members = tuple(members if kwargs.get("sort_ranks") is False else sorted(members))
+            self.made.begins(number, members, site)
+            group = plain(ranks, *args, **kwargs)
+            self.made.ends(number)
+            return group
+
+        return new_group
+
     def mark(self, label):
         name, nothing = self.book.name, self.book.name("")
         self.book.record(
             name("mark"), nothing, nothing, name(("", ())), name((label, 0, "")), nothing,
             peer=-1, tag=0, shape=(), numel=0, nbytes=0, channel=("mark",), signature=0,
         )  # fmt: skip
+        self.marked = self.book.count
 
     def _shim(self, name, op, below):
         arguments = [a.name for a in op._schema.arguments]
@@ -243,11 +292,19 @@ class Recorder:
                 channel = (group.name, peer, self.book.rank, tag)
             else:
                 channel, resolves = None, (group, tag, signature)
-        site, via = getattr(_overrides, "site", None) or locate(sys._getframe(1).f_back)
+        if name in SPLIT:
+            tag = self._split(name, given, group, peer)
+        frame = sys._getframe(1).f_back
+        site, via = getattr(_overrides, "site", None) or locate(frame)
+        by_program = is_programs(frame)
+        owed = by_program and given.get("async_op") is not False and name not in BLOCKING
+        if not by_program and not via and (module := self.inside(frame, name, numel)):
+            via = ("inside", module)
         number = self.book.name
         place = self.book.record(
             number(name), number(reduce_op), number(dtype), group.number, number(site), number(via),
             peer, tag, shape, numel, nbytes, channel, signature, -1 if item is None else item.number,
+            owed,
         )  # fmt: skip
         if item is not None:
             item.places.append(place)
@@ -255,10 +312,16 @@ class Recorder:
             item.blocks = item.blocks or is_first or given.get("async_op") is False
         return place, resolves
 
+    def _split(self, name, given, group, root):
+        """Write down what each rank gives and expects; the number of that."""
+        n = len(group.members)
+        gives, takes = give_and_take(name, given, group.members.index(root) if root >= 0 else -1, n)
+        return self.splits.write(gives, takes) if len(gives) == len(takes) == n else 0
+
     def _group(self, pg):
         known = self.groups.get(pg.group_name)
         if known is None:
-            ranks = dist.distributed_c10d._world.pg_group_ranks.get(pg)
+            ranks = c10d._world.pg_group_ranks.get(pg)
             if ranks is None:  # a group made without torch's book-keeping: its ranks are its own numbers
                 ranks = {i: i for i in range(pg.size())}
             members = tuple(sorted(ranks, key=ranks.get))

@@ -7,26 +7,38 @@ On several nodes give a folder that all share, or copy the books together before
 """
 
 import contextlib
+import fcntl
+import json
 import os
 
 import torch.distributed as dist
 
-from lib.ledger.book import EXITED, RAISED, RETURNED, BookWriter
+from lib.ledger.book import EXITED, KILLED, RAISED, RETURNED, RUNNING, BookWriter, Head
+from lib.ledger.caller import site_of
 from lib.ledger.record import finish, install, uninstall
+
+KINDS = ("book", "names", "groups", "splits", "error", "alive")  # files of one rank
 
 
 @contextlib.contextmanager
 def record_to_dir(folder: str | None = None):
-    """Keep this rank's book in `folder` (default: $LEDGER_DIR; unset means no book) for the length of the block."""
+    """Keep this rank's book in `folder` (default: $LEDGER_DIR; unset means no book) for the length of the block.
+
+    An exception that leaves the block is written down with its line. While the process lives it holds a lock on a file
+    there, so that a reader can tell a rank that was killed from one that runs.
+    """
     folder = folder or os.environ.get("LEDGER_DIR")
     if not folder:
         yield
         return
     os.makedirs(folder, exist_ok=True)
     rank = dist.get_rank()
-    for stale in (f"{folder}/book{rank}", f"{folder}/names{rank}"):  # of an earlier job in the same folder
+    for kind in KINDS:  # of an earlier job in the same folder
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(stale)
+            os.unlink(f"{folder}/{kind}{rank}")
+    alive = open(f"{folder}/alive{rank}", "w")  # noqa: SIM115  open as long as the process lives
+    with contextlib.suppress(OSError):  # a file system without locks: then nobody can tell
+        fcntl.lockf(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
     writer = BookWriter(folder, rank, dist.get_world_size())
     writer.begin()
     install(writer)
@@ -35,9 +47,31 @@ def record_to_dir(folder: str | None = None):
         yield
         finish()
         state = RETURNED
-    except Exception:
+    except Exception as error:
         state = RAISED
+        with open(f"{folder}/error{rank}", "w") as file:
+            json.dump({"type": type(error).__name__, "text": str(error), "site": site_of(error.__traceback__)}, file)
         raise
     finally:
         uninstall()
         writer.close(state)
+
+
+def state_of(folder: str, head: Head) -> int:
+    """A rank's state: what it says of itself, or KILLED when its process is gone and it says RUNNING.
+
+    The lock of a process that ended is free, on other nodes too where they share the file system.
+    """
+    if head.state != RUNNING:
+        return head.state
+    with contextlib.suppress(OSError), open(f"{folder}/alive{head.rank}", "rb") as file:
+        fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return KILLED
+    return RUNNING
+
+
+def error_of(folder: str, rank: int) -> dict | None:
+    """{"type", "text", "site"} of the exception that a rank left with; None if it left none."""
+    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError), open(f"{folder}/error{rank}") as file:
+        return json.load(file)
+    return None

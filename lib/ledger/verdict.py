@@ -14,8 +14,8 @@ a program that is only slow is never in that set.
 from dataclasses import dataclass
 
 from lib.cycle import find_cycle
-from lib.ledger.book import EXITED, RAISED, RETURNED, RUNNING, Entry, Head
-from lib.ledger.match import audit, ranks_text, say
+from lib.ledger.book import EXITED, KILLED, RAISED, RETURNED, RUNNING, Entry, Head
+from lib.ledger.match import audit, called, groups_not_made, never_waited_for, ranks_text, say
 from lib.ledger.read import Ledger
 
 
@@ -110,9 +110,15 @@ def is_deadlock(ledger: Ledger, heads: list[Head]) -> bool:
     # A GPU that waits for a rank that has left: whatever the program does meanwhile, it cannot end.
     if any(wait.entry.item >= 0 and left.intersection(wait.awaited) for wait in waits.values()):
         return True
-    if not any(wait.for_certain for wait in waits.values()):
+    if not any(wait.for_certain for wait in waits.values()) and not _making(ledger, heads):
         return False
     return any(finding.certain for finding in audit(ledger, ended=False))
+
+
+def _making(ledger, heads):
+    """{rank: the group that it is making}: new_group has not returned there."""
+    last = {rank: made[-1] for rank, made in enumerate(ledger.groups) if made and heads[rank].state == RUNNING}
+    return {rank: group for rank, group in last.items() if group.done is None}
 
 
 def cycle_of(waits: dict[int, Wait]) -> list[int]:
@@ -123,34 +129,64 @@ def cycle_of(waits: dict[int, Wait]) -> list[int]:
 def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = None) -> list[str]:
     """What is known about a hang, most telling first: lines of text.
 
-    busy: for ranks that wait for nothing, what they do and where (from their stacks).
+    busy: for ranks that wait for nothing, what they do and where (from their stacks); for those that have left with an
+    error or were killed, how.
     """
     waits, busy = find_waits(ledger, heads), busy or {}
     mismatches = [finding for finding in audit(ledger, ended=False) if finding.certain][:2]
     lines = [line for finding in mismatches for line in finding.text.splitlines()]
     named = {rank for finding in mismatches for rank in finding.ranks}
+    if tags := _tags_differ(waits):
+        lines.append(tags)
     cycle = cycle_of(waits)
-    if cycle:
+    if cycle and not tags:
         lines.append("a cycle: " + " -> ".join(f"rank {r}" for r in [*cycle, cycle[0]]))
+    making = _making(ledger, heads)
     for rank, head in enumerate(heads):
-        if rank in waits and rank in named:
+        if rank in named and (rank in waits or rank in making):
             continue  # its wait is what the mismatch is about
         if rank in waits:
             wait = waits[rank]
-            lines.append(f"rank {rank} waits in {say(wait.entry)}{_for_whom(wait)}")
+            lines.append(f"rank {rank} waits in {say(wait.entry)}{for_whom(wait)}")
         elif head.state == RETURNED:
-            last = next((e for e in reversed(ledger.of(rank)) if e.op != "mark"), None)
-            lines.append(f"rank {rank} has returned" + (f"; its last op: {say(last)}" if last else " without any op"))
+            lines.append(f"rank {rank} has returned{last_op(ledger, rank)}")
         elif head.state in (RAISED, EXITED):
-            lines.append(f"rank {rank} has left with an error")
+            lines.append(f"rank {rank} {busy.get(rank, 'has left with an error')}")
+        elif head.state == KILLED:
+            lines.append(f"rank {rank} {busy.get(rank, 'was killed')}")
         elif head.state == 0:
             lines.append(f"rank {rank} never began")
+        elif rank in making:
+            group = making[rank]
+            lines.append(f"rank {rank} is making group {group.number} with {list(group.members)}, {called(group)}")
         else:
             lines.append(f"rank {rank} {busy.get(rank, 'computes and waits for nobody')}")
-    return lines
+    returned = {rank for rank, head in enumerate(heads) if head.state == RETURNED}
+    perhaps = [] if named else groups_not_made(ledger) + never_waited_for(ledger, returned)[:3]
+    return lines + [line for finding in perhaps for line in finding.text.splitlines()]
 
 
-def _for_whom(wait):
+def last_op(ledger: Ledger, rank: int) -> str:
+    """What a rank called last, in words that go on a sentence."""
+    last = next((e for e in reversed(ledger.of(rank)) if e.op != "mark"), None)
+    return f"; its last op: {say(last)}" if last else " without any op"
+
+
+def _tags_differ(waits):
+    """Two ranks wait for each other in a send and a receive that do not meet because of their tags: said in words."""
+    for wait in waits.values():
+        send, other = wait.entry, waits.get(wait.entry.peer)
+        recv = other and other.entry
+        if send.op == "send" and recv and recv.op == "recv" and recv.peer == send.rank and recv.tag != send.tag:
+            return (
+                f"rank {send.rank} sends with tag {send.tag} and rank {recv.rank} receives with tag {recv.tag}: "
+                "a receive takes only a message with its own tag. Try: the same tags in the same order on both ranks"
+            )
+    return ""
+
+
+def for_whom(wait: Wait) -> str:
+    """Which ranks a wait is for, in words that go on a sentence."""
     if wait.entry.op == "recv_any":
         return ""
     if wait.entry.is_message:

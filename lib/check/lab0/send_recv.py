@@ -82,6 +82,11 @@ def _both_begun(p):
     return book is not None and all({"send", "recv"} <= {e.op for e in book.of(rank)} for rank in members)
 
 
+def _send_left(p):
+    """Has the function returned without waiting for a send?"""
+    return s.failed(p) is not None and "NotWaitedFor: send" in s.failed(p).text
+
+
 EXERCISE = Exercise(
     name="send_recv", reference=send_recv, measure=CALLS, worlds=(2, 3, 4, 5), may_call=("send", "recv"),
     leaves_out=BUILT | {"alone": "on one rank there is nobody to talk to; to itself is a case"},
@@ -102,10 +107,10 @@ EXERCISE = Exercise(
         Hint("everyone receives first", s.all_wait_in("recv"),
              "dist.recv returns only when its message is there, and every rank is still in its receive. Post both at "
              "once with dist.batch_isend_irecv, and wait for them afterwards."),
+        Hint("a send that nobody waits for", _send_left,
+             "you leave a message behind that you have begun to send: it is in flight only while its sender keeps it. "
+             "Keep what dist.isend returns, and call .wait() on it before you return."),
         s.UNDER_WAY,
-        Hint("a send that nobody waits for", lambda p: p.kind == "timeout" and "recv" in s.failed(p).waits_in.values(),
-             "a rank waits for a message that another has begun to send and then left behind: it is on its way only "
-             "while its sender keeps it. Keep what dist.isend returns, and call .wait() on it before you return."),
         Hint("an order that only some patterns allow", s.hung,
              "your order of send and receive works for neighbours, but here two ranks that wait for each other chose "
              "the same order. Compare the rank with `to`, or use dist.batch_isend_irecv, which needs no order."),

@@ -71,6 +71,15 @@ def leaves_its_send(tensor, to, frm):
     return out
 
 
+def leaves_its_receive(tensor, to, frm):
+    if to == dist.get_rank():
+        return tensor.clone()
+    out = torch.empty_like(tensor)
+    coming = dist.irecv(out, frm)
+    dist.isend(tensor, to).wait()
+    return out if coming else None
+
+
 def receives_into_the_input(tensor, to, frm):
     if to == dist.get_rank():
         return tensor.clone()
@@ -167,6 +176,7 @@ WRONG = {
     sends_to_itself: "a message to itself",
     batches_to_itself: "a message to itself",
     leaves_its_send: "a send that nobody waits for",
+    leaves_its_receive: "a message that nobody waits for",
     not_written: "not written",
 }
 

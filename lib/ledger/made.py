@@ -1,0 +1,63 @@
+"""The process groups that each rank made: a text file next to its log, because torch tells the ranks' groups apart by
+number alone.
+
+    rank 0    new_group([0, 3])    torch calls it group 1        the n-th group of a rank is group n on every rank, so
+    rank 1    new_group([1, 2])    torch calls it group 1        these two meet at one address, and mix up or hang
+
+`new_group` must therefore be called by every rank, for every group, in the same order. A group that only its members
+make (use_local_synchronization=True) is named by a hash of its ranks instead, and is not written down here.
+"""
+
+import json
+import os
+from dataclasses import dataclass, replace
+
+from lib.ledger.book import now
+
+
+@dataclass(frozen=True)
+class Made:
+    """One call of new_group. Times in seconds as an Entry's; done None: the call has not returned."""
+
+    rank: int
+    number: int  # torch's number of the group: how many this rank had made before
+    members: tuple[int, ...]  # global ranks
+    file: str
+    line: int
+    function: str
+    posted: float
+    done: float | None
+
+
+class GroupsWriter:
+    """The rank's side: a line when a call begins, a second one when it has returned."""
+
+    def __init__(self, book):
+        self.book, self.path = book, f"{book.folder}/groups{book.rank}"
+
+    def begins(self, number: int, members: tuple[int, ...], site: tuple[str, int, str]) -> None:
+        self._write([number, now(), members, *site])
+
+    def ends(self, number: int) -> None:
+        self._write([number, now()])
+
+    def _write(self, facts):
+        with open(self.path, "a") as file:
+            file.write(json.dumps(facts) + "\n")
+        self.book.touch()
+
+
+def read(folder: str, rank: int, zero: float) -> list[Made]:
+    """The groups of one rank, in the order it made them; times relative to `zero`."""
+    path = f"{folder}/groups{rank}"
+    if not os.path.exists(path):
+        return []
+    made = {}
+    with open(path) as file:
+        for number, when, *facts in (json.loads(line) for line in file if line.endswith("\n")):
+            if facts:
+                members, *site = facts
+                made[number] = Made(rank, number, tuple(members), *site, when - zero, None)
+            elif number in made:
+                made[number] = replace(made[number], done=when - zero)
+    return list(made.values())

@@ -1,0 +1,94 @@
+"""How many elements each rank gives to each other in a collective that may be uneven, and how many it expects.
+
+    all_to_all_single     rank 0 gives [1, 2] rows       rank 1 expects 3 rows from rank 0, and gets 2: the third keeps
+                          rank 1 gives [3, 0] rows       what torch.empty found in memory, and no error is raised
+
+A second ring next to a rank's log, with a slot of fixed size for each such call; the entry holds the slot's number.
+"""
+
+import math
+import mmap
+import os
+import struct
+
+RING = 1 << 20  # bytes, about: so much of the newest calls is kept
+SPLIT = ("all_gather", "all_to_all", "all_to_all_single", "gather", "scatter", "reduce_scatter")
+NONE = -1  # where a rank gives another one nothing, or gets nothing, by the nature of the collective
+
+
+def give_and_take(name: str, given: dict, root: int, n: int) -> tuple[list[int], list[int]]:
+    """(elements that this rank gives to each rank of the group, elements that it expects from each).
+
+    given: the arguments of the dispatcher's op; root: the rank in the group of a rooted one; n: ranks of the group.
+    """
+    if name == "all_to_all_single":
+        return _rows(given["input"], given["input_split_sizes"], n), _rows(
+            given["output"], given["output_split_sizes"], n
+        )
+    gives, takes = _sizes(given["input_tensors"]), _sizes(given["output_tensors"])
+    if name == "all_gather":
+        return gives * n, takes
+    if name == "reduce_scatter":
+        return gives, takes * n
+    if name == "gather":
+        return [gives[0] if r == root else NONE for r in range(n)], takes or [NONE] * n
+    if name == "scatter":
+        return gives or [NONE] * n, [takes[0] if r == root else NONE for r in range(n)]
+    return gives, takes
+
+
+def _rows(tensor, splits, n):
+    if not splits:
+        return [tensor.numel() // n] * n
+    row = math.prod(tensor.shape[1:])
+    return [rows * row for rows in splits]
+
+
+def _sizes(tensors):
+    """Elements of each tensor of a list, or of a list of lists."""
+    return [t.numel() for item in tensors for t in (item if isinstance(item, (list, tuple)) else [item])]
+
+
+def _slot(world_size):
+    return struct.Struct(f"<qq{2 * world_size}q")  # number, ranks of the group, gives, takes
+
+
+class SplitsWriter:
+    """The rank's side. The file is made at the first such collective."""
+
+    def __init__(self, book):
+        self.path, self.world_size = f"{book.folder}/splits{book.rank}", book.world_size
+        self.slot, self.map, self.count = _slot(book.world_size), None, 0
+
+    def write(self, gives: list[int], takes: list[int]) -> int:
+        """The number of the call, from 1."""
+        if self.map is None:
+            with open(self.path, "w+b") as file:
+                file.truncate(_slots(self.slot) * self.slot.size)
+                self.map = mmap.mmap(file.fileno(), 0)
+        self.count += 1
+        padding = [0] * (2 * self.world_size - len(gives) - len(takes))
+        at = (self.count % _slots(self.slot)) * self.slot.size
+        self.slot.pack_into(self.map, at, self.count, len(gives), *gives, *takes, *padding)
+        return self.count
+
+
+class SplitsReader:
+    """The parent's side: what is in the file now."""
+
+    def __init__(self, folder: str, rank: int, world_size: int):
+        self.path, self.slot, self.map = f"{folder}/splits{rank}", _slot(world_size), None
+
+    def read(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(gives, takes) of a call; () and () of one that has been overwritten."""
+        if self.map is None:
+            if not os.path.exists(self.path):
+                return (), ()
+            with open(self.path, "rb") as file:
+                self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        found, n, *counts = self.slot.unpack_from(self.map, (number % _slots(self.slot)) * self.slot.size)
+        return (tuple(counts[:n]), tuple(counts[n : 2 * n])) if found == number else ((), ())
+
+
+def _slots(slot):
+    return max(64, RING // slot.size)

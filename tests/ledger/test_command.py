@@ -1,0 +1,94 @@
+"""`python -m lib.ledger` after a job that died: who was killed, the line that raised, each rank's last line."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+JOB = """
+import os, sys, time
+import torch, torch.distributed as dist
+from lib import ledger
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method="file://" + os.environ["STORE"], rank=rank, world_size=3)
+def step(x):
+    dist.all_reduce(x)
+def job(x):
+    {body}
+with ledger.record_to_dir():
+    job(torch.ones(4))
+"""
+BODIES = {
+    "killed": """
+    step(x)
+    if rank == 1:
+        os.kill(os.getpid(), 9)
+    step(x)""",
+    "raises": """
+    step(x)
+    if rank == 2:
+        raise ValueError("bad record 17")
+    step(x)""",
+    "raises inside": """
+    step(x)
+    if rank == 1:
+        torch.ones(2) @ torch.ones(3)
+    dist.barrier()""",
+    "exits": """
+    if rank == 0:
+        os._exit(3)
+    step(x)""",
+    "killed before it called anything": """
+    if rank == 2:
+        os.kill(os.getpid(), 9)
+    step(x)""",
+    "mismatched": """
+    dist.broadcast(x, 0) if rank == 0 else step(x)
+    dist.barrier()
+    if rank == 0:
+        raise ValueError("unlucky")""",
+}
+SAYS = {
+    "killed": ["   1  killed", "rank 1 was killed: its process is gone", "its last op: all_reduce #0", "job.py:8:"],
+    "raises": ["   2  raised", "rank 2 raised ValueError: bad record 17, job.py:12: raise ValueError"],
+    "raises inside": ["rank 1 raised RuntimeError: ", "job.py:12: torch.ones(2) @ torch.ones(3)"],
+    "exits": ["   0  killed", "rank 0 was killed: its process is gone", "without any op"],
+    "killed before it called anything": ["rank 2 was killed", "without any op"],
+    "mismatched": ["differ in the op", "rank 0: broadcast #0", "job.py:10"],
+}  # fmt: skip
+
+
+def judged(folder):
+    return subprocess.run([sys.executable, "-m", "lib.ledger", folder], capture_output=True, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BODIES)
+def test_the_command_says_how_each_rank_has_left(name, tmp_path):
+    (tmp_path / "job.py").write_text(JOB.format(body=textwrap.dedent(BODIES[name]).strip().replace("\n", "\n    ")))
+    env = {**os.environ, "LEDGER_DIR": f"{tmp_path}/books", "STORE": f"{tmp_path}/store", "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen([sys.executable, "job.py"], cwd=tmp_path, env={**env, "RANK": str(r)}, stderr=subprocess.PIPE)
+        for r in range(3)
+    ]
+    try:
+        first = {"killed": 1, "raises": 2, "raises inside": 1, "exits": 0, "mismatched": 0}.get(name, 2)
+        ranks[first].communicate(timeout=120)
+        if name in ("raises", "killed"):  # the others wait; a launcher such as torchrun ends them
+            for rank in ranks:
+                rank.terminate()
+        for rank in ranks:
+            rank.communicate(timeout=120)
+    finally:
+        for rank in ranks:
+            rank.kill()
+    ran = judged(tmp_path / "books")
+    print(ran.stdout)
+    assert ran.returncode == 1 and ran.stderr == ""
+    assert [text for text in SAYS[name] if text not in ran.stdout] == [], ran.stdout
+    told = ran.stdout.splitlines()[4:]
+    assert len(told) == len(set(told)), ran.stdout  # nothing twice
+    if name != "mismatched":
+        assert [r for r in range(3) if not any(f"rank {r} " in line for line in told)] == [], ran.stdout
