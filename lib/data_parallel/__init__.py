@@ -14,6 +14,8 @@ bucketed.py             the same gradients in a few flat buckets                
                         buckets leave while backward still runs                  one per bucket, hidden
 sampler.py              which examples are whose                                 nothing
                         shards of unequal size, ranks that run out of data       and one number
+replicas.py             are the copies still the same? by checksum; off      an all-gather of 8 bytes per tensor
+                        unless called: Replicas(model).compare(step)
 diloco.py               H steps of each rank's own, then an outer step of all    one per parameter and H steps
 diloco_seeds.py         the same against one exchange a step, three seeds:       nothing
                         seeds.json, made by `python -m lib.data_parallel`
@@ -25,10 +27,21 @@ The wrappers naive, bucketed and overlapped are used alike, and each takes the a
     loss.backward()
     model.average_gradients()             # every .grad is now the mean over ranks, the same bits everywhere
     optimizer.step()
+
+Replicas that drift apart raise no error. `Replicas` says when and where they do:
+
+    replicas = Replicas(model)            # on every rank
+    ...
+    optimizer.step()
+    replicas.compare(step)
+
+    ReplicasDiffer: after step 3 the replicas differ, first in last.bias of Linear: rank 2 holds other values than ranks
+    0, 1 and 3. 2 of 18 parameters differ; they were the same after step 2. ...
 """
 
 from lib.data_parallel.bucketed import BucketedDataParallel, OverlappedDataParallel, reduce_bucket
 from lib.data_parallel.parameter_server import ParameterServer, TrainingServer, parameter_server_step
+from lib.data_parallel.replicas import Replicas, ReplicasDiffer
 from lib.data_parallel.replicate import (
     NaiveDataParallel,
     accumulate,
