@@ -18,7 +18,8 @@ ENV := $(CONDA_PREFIX)
 else
 ENV := .venv
 endif
-# `make test` also tries the book, `make test-all` nbgrader and JupyterLab in Chromium, too, where that is installed.
+# `make test` also tries the book, `make test-all` nbgrader, JupyterLab in Chromium, and jobs of a Slurm, where those are
+# installed (Debian: apt-get install chromium slurm-wlm munge).
 ifneq ($(filter test-all,$(MAKECMDGOALS)),)
 EXTRAS ?= nbgrader,browser,book
 endif
