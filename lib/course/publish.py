@@ -1,23 +1,24 @@
-"""Show the repository's address outside the notebooks: in README.md and in the citation.
+"""Show the repository's address outside the labs: in README.md, in the citation, in the notebook for Kaggle's GPUs.
 
 pyproject.toml has the address once, as `project.urls.Repository` (see build.address). `python -m lib.course build`
-writes what depends on it: badges and the command that clones, between two comments of README.md, and a line of
-.github/CITATION.cff. Without an address it removes them.
+writes what depends on it: badges and the command that clones, between two comments of README.md, a line of
+.github/CITATION.cff, and where tests/gpu/kaggle.ipynb fetches the course. Without an address it removes them.
 """
 
+import re
 from pathlib import Path
 
 from . import build
 from .notebook import CourseError
 
-README, CITATION = "README.md", ".github/CITATION.cff"
+README, CITATION, KAGGLE = "README.md", ".github/CITATION.cff", "tests/gpu/kaggle.ipynb"
 BEGIN, END = "<!-- from the address in pyproject.toml -->\n", "<!-- end -->\n"
 
 
 def write(root: Path) -> list[str]:
-    """Bring both files up to date with the address; returns the names of those that changed. Raises CourseError."""
+    """Bring these files up to date with the address; returns the names of those that changed. Raises CourseError."""
     address, changed = build.address(root), []
-    for name, made in ((README, readme), (CITATION, citation)):
+    for name, made in ((README, readme), (CITATION, citation), (KAGGLE, kaggle)):
         path = root / name
         if path.exists():
             old = path.read_text(encoding="utf-8")
@@ -60,3 +61,8 @@ def citation(text: str, address: str) -> str:
     kept = [line for line in text.splitlines() if not line.startswith("repository-code:")]
     at = next((i for i, line in enumerate(kept, 1) if line.startswith("license:")), len(kept))
     return "\n".join([*kept[:at], *([f'repository-code: "{address}"'] if address else []), *kept[at:]]) + "\n"
+
+
+def kaggle(text: str, address: str) -> str:
+    """The text of the notebook for Kaggle's GPUs, whose cell fetches the course from this address; "" for none."""
+    return re.sub(r'(?<=ADDRESS = \\")[^"\\]*(?=\\")', address, text)

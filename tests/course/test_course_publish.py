@@ -41,7 +41,11 @@ def course(tmp_path):
 
 def test_the_files_here_show_the_address_that_is_set():
     address = build.address(ROOT)
-    for name, made in ((publish.README, publish.readme), (publish.CITATION, publish.citation)):
+    for name, made in (
+        (publish.README, publish.readme),
+        (publish.CITATION, publish.citation),
+        (publish.KAGGLE, publish.kaggle),
+    ):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert made(text, address) == text, f"{name}: python -m lib.course build"
     shown = [ROOT / publish.README, ROOT / publish.CITATION, *(ROOT / "labs").glob("*.ipynb")]
