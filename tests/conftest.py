@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import gc
 import os
+import random
 
 import pytest
 
@@ -30,11 +31,21 @@ def pytest_addoption(parser):
         "--backend", default="gloo", choices=["gloo", "nccl", "nccl-shared"],
         help="the backend that tests on ranks use; `make test-gpu` gives nccl and nccl-shared",
     )  # fmt: skip
+    parser.addoption("--shuffle", metavar="SEED", help="run the test files in an order drawn with this seed")
 
 
 def pytest_configure(config):
     if config.getoption("--backend") == "gloo":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch looks
+
+
+def pytest_collection_modifyitems(config, items):
+    """Files are shuffled, and the tests of a file stay in order: they share what is expensive to make."""
+    if (seed := config.getoption("--shuffle")) is not None:
+        files = sorted({item.path for item in items})
+        random.Random(seed).shuffle(files)
+        rank = {path: place for place, path in enumerate(files)}
+        items.sort(key=lambda item: rank[item.path])
 
 
 def pytest_collection_finish():

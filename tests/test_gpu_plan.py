@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import own_processes
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -55,6 +56,7 @@ def test_two_ranks_share_the_only_gpu_and_get_one_each_where_there_are_two():
     assert soaked.env == {"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 
 
+MARKED = {own_processes.MARK: own_processes.new_mark()}  # the environment of what these tests start
 HANGS = "import subprocess, sys, time\nprint('began', flush=True)\n{start}\ntime.sleep(100)"
 CHILD = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'], start_new_session={own})"
 
@@ -63,33 +65,18 @@ CHILD = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)']
 def test_a_step_that_hangs_is_ended_in_time_with_its_children_also_those_in_a_session_of_their_own(tmp_path, own):
     began = time.monotonic()
     program = HANGS.format(start=CHILD.format(own=own))
-    ended = run_limited([sys.executable, "-c", program], 5.0, tmp_path / "log")
+    ended = run_limited([sys.executable, "-c", program], 5.0, tmp_path / "log", env=MARKED)
     assert ended.code is None and ended.unkillable == 0 and time.monotonic() - began < 20
     assert report.showed(tmp_path / "log") == "began"
-    assert not sleepers(), "a process is left"
-
-
-def sleepers():
-    """Processes of these tests that still sleep."""
-    found = []
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            if (
-                any(b"time.sleep(100)" in word for word in words)
-                and b"TESTS_GPU_STEP" in (folder / "environ").read_bytes()
-            ):
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
+    assert own_processes.running(MARKED[own_processes.MARK]) == [], "a process is left"
 
 
 def test_what_a_step_leaves_behind_is_counted_and_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "GRACE", 0.3)
     program = f"import subprocess, sys\n{CHILD.format(own=True)}\nprint('done')"
-    ended = run_limited([sys.executable, "-c", program], 30.0, tmp_path / "log")
-    assert (ended.code, ended.left, ended.unkillable) == (0, 1, 0) and not sleepers()
+    ended = run_limited([sys.executable, "-c", program], 30.0, tmp_path / "log", env=MARKED)
+    assert (ended.code, ended.left, ended.unkillable) == (0, 1, 0)
+    assert own_processes.running(MARKED[own_processes.MARK]) == []
 
 
 def step(name, program, seconds=20, **more):

@@ -7,10 +7,11 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+import own_processes
 
 from lib.course import notebook
 
@@ -30,12 +31,8 @@ def the_line():
 
 def test_the_line_runs_on_two_nodes_and_numbers_all_ranks(tmp_path):
     line = the_line()
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
     nodes, each = (int(re.search(rf"--{option} (\d+)", line)[1]) for option in ("nnodes", "nproc-per-node"))
     assert "node0:29500" in line
-    line = line.replace("node0:29500", f"localhost:{port}")
     (tmp_path / "train.py").write_text(SCRIPT)
     env = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -44,17 +41,18 @@ def test_the_line_runs_on_two_nodes_and_numbers_all_ranks(tmp_path):
     paste = lambda: subprocess.Popen(["bash", "-e"], cwd=tmp_path, env=env, stdin=subprocess.PIPE, text=True,
                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                      start_new_session=True)  # fmt: skip
-    shells = [paste() for _ in range(nodes)]
-    for shell in shells:  # both before either is waited for: they meet
-        shell.stdin.write(line)
-        shell.stdin.close()
-        shell.stdin = None
-    try:
-        said = [shell.communicate(timeout=90)[0] for shell in shells]
-    finally:
-        for shell in shells:  # and what it has started
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(shell.pid, signal.SIGKILL)
+    with own_processes.own_port() as port:
+        shells = [paste() for _ in range(nodes)]
+        for shell in shells:  # both before either is waited for: they meet
+            shell.stdin.write(line.replace("node0:29500", f"localhost:{port}"))
+            shell.stdin.close()
+            shell.stdin = None
+        try:
+            said = [shell.communicate(timeout=90)[0] for shell in shells]
+        finally:
+            for shell in shells:  # and what it has started
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(shell.pid, signal.SIGKILL)
     assert [shell.returncode for shell in shells] == [0] * nodes, said
     ranks = sorted(int(path.name.removeprefix("rank")) for path in tmp_path.glob("rank*"))
     assert ranks == list(range(nodes * each)), said

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-import psutil
+import own_processes
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -66,12 +66,14 @@ def written(folder, text):
     return path
 
 
+def spaces(pid):
+    """The network namespaces of process `pid`."""
+    return [name for name in os.listdir("/run/netns") if name.startswith(f"two-nodes-{pid}-")]
+
+
 def left_behind(script, pid):
     """Namespaces of process `pid`, and living processes, torchrun's and ranks', that run `script`."""
-    spaces = [name for name in os.listdir("/run/netns") if name.startswith(f"two-nodes-{pid}-")]
-    return spaces + [
-        p.pid for p in psutil.process_iter(["cmdline"]) if str(script) in (p.info["cmdline"] or []) and p.pid != pid
-    ]
+    return spaces(pid) + [process.pid for process in own_processes.running(str(script)) if process.pid != pid]
 
 
 @netns
@@ -136,7 +138,7 @@ def test_an_interrupt_or_sigterm_leaves_nothing_behind(number, tmp_path):
 def test_a_wrong_rate_says_what_tc_said_and_leaves_no_namespace():
     with pytest.raises(RuntimeError, match=r"`tc .* rate 1gobit .*` failed: "), two_nodes.two_nodes(rate="1gobit"):
         pass
-    assert left_behind("", os.getpid()) == []
+    assert spaces(os.getpid()) == []
 
 
 @pytest.mark.parametrize(("user", "tools", "says"), [(1000, {"ip", "tc"}, "need root"), (0, {"ip"}, "need tc, of")])

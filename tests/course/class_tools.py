@@ -1,15 +1,12 @@
 """What the tests of class grading share: submissions of the toy lab, and looks at what a grading left behind."""
 
-import contextlib
 import copy
 import hashlib
-import time
 from pathlib import Path
 
-import psutil
 from toy_lab import by_id
 
-from lib.course import notebook, sandbox, submissions, supervisor
+from lib.course import notebook, sandbox, submissions
 
 RIGHT = {
     "double": "def double(x):\n    return x + x",
@@ -56,30 +53,3 @@ def contents(folder):
         str(path.relative_to(folder)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
         for path in files
     }
-
-
-def left_running(mark):
-    """What is running still after a while; see `running`."""
-    deadline = time.monotonic() + 100
-    while (found := running(mark)) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    return found
-
-
-def running(mark):
-    """Processes with `mark` on their command line, and those of a user whom only a graded notebook can be.
-
-    Tests beside this one grade notebooks too: what a supervisor still looks after is not left behind.
-    """
-    found = []
-    for process in psutil.process_iter(["pid", "cmdline", "uids"]):
-        words, uids = process.info["cmdline"] or [], process.info["uids"]
-        if mark in " ".join(words) or (uids and uids.real >= supervisor.FIRST_USER and not _is_kept(process)):
-            found.append((process.info["pid"], words))
-    return found
-
-
-def _is_kept(process):
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return any("lib.course.supervisor" in parent.cmdline() for parent in process.parents())
-    return True  # it has just ended

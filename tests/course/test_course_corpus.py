@@ -8,26 +8,28 @@ import copy
 import json
 import os
 import socket
+import tempfile
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 
 import nbformat
+import own_processes
 import psutil
 import pytest
-from class_tools import RIGHT, contents, hand_in, left_running, solved, terms
+from class_tools import RIGHT, contents, hand_in, solved, terms
 from toy_lab import by_id, code
 
 from lib.course import classroom, grade, notebook, sandbox, submissions
 from lib.course.notebook import CourseError
 
-MARK = f"600.{os.getpid()}"  # seconds that what is left behind sleeps: its name here
+MARK = own_processes.long_sleep()  # seconds that what is left behind sleeps: its name here
 CROWD = """
 import os, time
 for _ in range(70):
     if os.fork() == 0: time.sleep(60)
 def """
-OUTSIDE = f"/tmp/lab-corpus-{os.getpid()}"
+OUTSIDE = f"/tmp/lab-corpus-{own_processes.new_mark()}"
 FULL, NOTHING, NO_DOUBLE = [40, 40, 20], [0, 0, 0], [0, 40, 20]
 
 # submission: a function of the unsolved notebook; points: per exercise; says: in a message or note; slow: only test-all
@@ -178,6 +180,15 @@ LINUX_SEALED = (
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def temporary():
+    """All graders work below this folder, whose path is therefore in the environment of what they start."""
+    with tempfile.TemporaryDirectory(prefix="lab-") as at, pytest.MonkeyPatch.context() as patched:
+        os.chmod(at, 0o755)  # a notebook runs as a user of its own
+        patched.setenv("TMPDIR", at)
+        yield at
+
+
 @pytest.fixture(scope="module")
 def graded(request, toy_root, tmp_path_factory):
     """A function that grades the quick or the slow class, once: {student: result}."""
@@ -224,9 +235,9 @@ def test_a_broken_submission_gets_its_points(graded, name):
 
 
 @pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_others_keep_all_their_points_and_nothing_is_left(graded, slow):
+def test_the_others_keep_all_their_points_and_nothing_is_left(graded, temporary, slow):
     assert graded(slow)["correct"]["points"] == 100
-    assert left_running(MARK) == [] and not os.path.exists(OUTSIDE)
+    assert own_processes.left(MARK) == [] == own_processes.left(temporary) and not os.path.exists(OUTSIDE)
     assert not [child for child in psutil.Process().children(recursive=True) if "pytest" in " ".join(child.cmdline())]
 
 
@@ -299,7 +310,7 @@ def model_state_bytes(parameters, precision):
 
 
 @pytest.mark.slow
-def test_lab_0_by_a_class(tmp_path):
+def test_lab_0_by_a_class(tmp_path, temporary):
     """The whole of it, none of it, and one who meddles: an answer equal to everything, patches, a rank left behind."""
     lab = "lab0_concepts"
     solution = notebook.read(notebook.solution_path(notebook.ROOT, lab))
@@ -322,4 +333,4 @@ def test_lab_0_by_a_class(tmp_path):
     seen = " ".join(note for note in meddler["notes"] if note.startswith(grade.LOOK))
     assert "torch.distributed.get_backend was replaced" in seen and "lib.check.framework._score was replaced" in seen
     assert not any(note.startswith(grade.LOOK) for note in every["notes"] + none["notes"])
-    assert contents(folder) == before and left_running(MARK) == []
+    assert contents(folder) == before and own_processes.left(MARK) == [] == own_processes.left(temporary)

@@ -9,7 +9,7 @@ import tempfile
 from xml.etree import ElementTree
 
 import nbformat
-import psutil
+import own_processes
 import pytest
 from toy_lab import by_id, code
 
@@ -62,11 +62,6 @@ def messages(result):
     return [row["message"] for row in result["exercises"]]
 
 
-def running(command):
-    """Ids of the processes with this command line."""
-    return [p.pid for p in psutil.process_iter(["cmdline"]) if " ".join(p.info["cmdline"] or []) == command]
-
-
 def body(name, *lines):
     """A function of one argument with these lines."""
     return f"def {name}(x):\n" + "\n".join(f"    {line}" for line in lines)
@@ -109,10 +104,13 @@ def test_points_are_given_per_claim_hidden_tests_count_and_errors_stay_in_their_
 
 
 def test_prints_while_debugging_cost_nothing_and_what_an_answer_started_is_ended(submit):
-    daemon = "import subprocess\nprint(subprocess.Popen(['sleep', '600.25'], start_new_session=True).pid, flush=True)\n"
+    sleep = own_processes.long_sleep()
+    daemon = (
+        f"import subprocess\nprint(subprocess.Popen(['sleep', '{sleep}'], start_new_session=True).pid, flush=True)\n"
+    )
     result = submit(double=daemon + body("double", "print(x)", "return x + x"))
     assert points(result) == [40, 0, 0] and statuses(result) == ["passed", "not written yet", "not written yet"]
-    assert not running("sleep 600.25")
+    assert not own_processes.running(sleep)
 
 
 def test_an_endless_loop_and_a_dead_kernel_cost_their_own_points_only(submit):
@@ -141,14 +139,16 @@ def test_exits_floods_and_a_killed_parent_cost_their_own_points_only(submit):
 
 
 def test_the_total_limit_ends_everything_that_was_started(submit):
+    sleep = own_processes.long_sleep()
     stubborn = (
         "import os, subprocess, signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "subprocess.Popen(['sleep', '600.5'], start_new_session=True)\nsubprocess.Popen(['sleep', '600.5'], env={})\n"
+        f"subprocess.Popen(['sleep', '{sleep}'], start_new_session=True)\n"
+        f"subprocess.Popen(['sleep', '{sleep}'], env={{}})\n"
         "while True: pass"
     )
     result = submit(total_timeout=8, cell_timeout=300, double=stubborn, total=RIGHT["total"])
     assert statuses(result) == ["timeout"] * 3 and "total limit of 8 s" in messages(result)[0]
-    assert not running("sleep 600.5")
+    assert not own_processes.running(sleep)
 
 
 def test_a_course_that_does_not_work_here_grades_nobody(toy_root, tmp_path, solution):

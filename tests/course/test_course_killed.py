@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import functools
 import json
 import os
 import random
@@ -13,44 +14,34 @@ import time
 from pathlib import Path
 
 import class_of_sixty
-import psutil
+import own_processes
 import pytest
-from class_tools import hand_in, running, solved
+from class_tools import hand_in, solved
 
 STUDENTS, KILLS, SEED = 60, 5, 28
 LIMITS = {"processes": 300, "files": 200_000_000}
 
 
+@functools.cache
 def temporary_of(out):
-    """A short path, as that of most machines: ranks have sockets there."""
-    return Path(tempfile.gettempdir(), f"{out.parent.name}-{os.getpid()}")
+    """A folder with a short path, as that of most machines: ranks have sockets there."""
+    folder = Path(tempfile.mkdtemp(prefix="lab-"))
+    folder.chmod(0o755)  # a notebook runs as a user of its own
+    return folder
 
 
 @contextlib.contextmanager
 def grader(root, folder, out, *options):
     """The command that grades `folder` into `out`, with a temporary folder of its own; whatever it is, it ends."""
-    temporary = temporary_of(out)
-    temporary.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "lib.course", "--root", root, "grade", folder, "--out", out]
     with open(out.with_name("said"), "a+") as said:
-        process = subprocess.Popen(
-            [*command, "--jobs", "2", *options], env={**os.environ, "TMPDIR": str(temporary)}, stdout=said, stderr=said
-        )
+        env = {**os.environ, "TMPDIR": str(temporary_of(out))}
+        process = subprocess.Popen([*command, "--jobs", "2", *options], env=env, stdout=said, stderr=said)
         try:
             yield process
         finally:
             process.kill()
             process.wait()
-
-
-def of(out):
-    """Processes of the grader of `out`: they have its temporary folder in their environment, or a student's user."""
-    mark, found = str(temporary_of(out)), []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if mark in process.environ().get("TMPDIR", "") or mark in process.environ().get("LAB_CELLS", ""):
-                found.append(process)
-    return found
 
 
 def graded(root, folder, out, *options):
@@ -65,10 +56,8 @@ def killed(root, folder, out, finished, seconds, *options):
             time.sleep(0.05)
         time.sleep(seconds)
         assert process.poll() is None, "it had finished before it was killed"
-    deadline = time.monotonic() + 120
-    while (left := of(out) + running(str(out))) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert left == []
+    for mark in (str(temporary_of(out)), str(out), class_of_sixty.LEFT):
+        assert own_processes.left(mark) == []
     assert not [path for path in temporary_of(out).rglob("*") if not path.is_dir()]
 
 
@@ -115,4 +104,4 @@ def test_a_class_of_60_killed_five_times_gets_the_same_bytes(tmp_path, folders):
         given = [float(cell or 0) for cell in rows[student][3:6]]
         assert all(is_ in (None, was) for is_, was in zip(known, given, strict=True)), (student, known, rows[student])
     assert all("Cell outputs differ" not in path.read_text() for path in whole.glob("feedback/*.html"))
-    assert running(class_of_sixty.LEFT) == []
+    assert own_processes.running(class_of_sixty.LEFT) == []

@@ -9,9 +9,10 @@ import tempfile
 import time
 from pathlib import Path
 
+import own_processes
 import psutil
 import pytest
-from class_tools import LIMITS, left_running, running
+from class_tools import LIMITS
 
 from lib.course import sandbox
 from lib.course.notebook import ROOT, CourseError
@@ -175,7 +176,7 @@ subprocess.run(start, input=task)
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_is_left_running_whether_it_ends_is_told_to_stop_or_its_grader_is_killed(tmp_path, mode):
     held = held_by(mode)
-    mark = f"600.{os.getpid()}{len(mode)}"
+    mark = own_processes.long_sleep()
     daemons = (
         f"import os, subprocess, sys, time\nsubprocess.Popen(['sleep', '{mark}'], start_new_session=True, env={{}})\n"
         f"if os.fork() == 0:\n    os.setsid()\n"
@@ -183,7 +184,7 @@ def test_nothing_is_left_running_whether_it_ends_is_told_to_stop_or_its_grader_i
         "    os._exit(0)\nopen(os.environ['LAB_REPORT'], 'w').write('ready')\ntime.sleep(float(sys.argv[1]))"
     )
     assert shut_in(tmp_path, daemons, 0, held=held) == (0, "ready")
-    assert left_running(mark) == []
+    assert own_processes.left(mark) == []
     for stop in (lambda grader: grader.children()[0].terminate(), lambda grader: grader.kill()):
         with tempfile.TemporaryDirectory(prefix="lab-test-") as at:
             command = [sys.executable, "-c", GRADER, at, daemons, held.how, str(held.drop)]
@@ -192,10 +193,10 @@ def test_nothing_is_left_running_whether_it_ends_is_told_to_stop_or_its_grader_i
                 Path(at, "report.jsonl").exists() and Path(at, "report.jsonl").read_text()
             ):
                 time.sleep(0.05)
-            assert grader.poll() is None and running(mark)
+            assert grader.poll() is None and own_processes.running(mark)
             stop(grader)
             grader.wait(timeout=120)
-            assert left_running(mark) == []
+            assert own_processes.left(mark) == [] == own_processes.left(at)
 
 
 def test_an_environment_that_is_reached_by_a_link_is_shut_in_as_any_other():

@@ -7,6 +7,21 @@ import textwrap
 
 import pytest
 
+from lib.launch import warm
+
+
+@pytest.fixture
+def keeper_waits():
+    """The thread that ends and prepares sets between runs waits while this test runs.
+
+    An earlier test may have left it work to do, such as preparing ranks after a failure. It must not read what this
+    test patches, nor add a set to those that this test counts, so the sets are this test's own.
+    """
+    with warm.one_at_a_time:  # a lock that this thread may take again
+        warm.end_all()
+        yield
+        warm.end_all()
+
 
 @pytest.fixture
 def program():

@@ -1,5 +1,6 @@
 """To wait for a program (the fixture `program` starts one), and for what becomes of its processes."""
 
+import contextlib
 import time
 
 import psutil
@@ -24,5 +25,12 @@ def eventually(condition, seconds=120):
 
 def no_rank_is_left():
     """Of those of this process (children of a server, so grandchildren of it), some may rest until the next run."""
-    family = lambda: {rank.pid for child in psutil.Process().children() for rank in child.children()}
+
+    def family():
+        found = set()
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # a server that was replaced has just ended
+                found |= {rank.pid for rank in child.children()}
+        return found
+
     return eventually(lambda: family() <= warm.resting())  # one that is being made is not known by its number yet

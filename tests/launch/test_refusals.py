@@ -12,7 +12,7 @@ import torch.distributed as dist
 from programs import no_rank_is_left
 
 from lib import backend, launch
-from lib.launch import ranks, warm
+from lib.launch import ranks
 
 pytestmark = pytest.mark.usefixtures("on_gloo")
 
@@ -74,6 +74,7 @@ def test_a_launch_inside_a_rank_is_refused():
         launch.capture(nested, nproc=2)
 
 
+@pytest.mark.usefixtures("keeper_waits")  # else it would prepare ranks for this backend beside the next tests
 def test_a_rank_that_cannot_take_its_device_says_why(monkeypatch):
     """Told to take a GPU where there is none: what torch says, and not how the process left."""
     monkeypatch.setattr(backend, "choose", lambda *_: backend.Choice("nccl", 1, "a GPU each"))
@@ -95,9 +96,9 @@ def test_a_working_directory_that_is_gone_is_told(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="not run: only root can mount a small folder")
 @pytest.mark.parametrize("kilobytes", [8, 32, 256])
+@pytest.mark.usefixtures("keeper_waits")  # else it would prepare ranks in this folder, which then is unmounted
 def test_a_full_temporary_folder_is_told(tmp_path, monkeypatch, kilobytes):
     """Too small for what is sent, for the ranks' logs, for the pages of their books."""
-    warm.end_all()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", tmp_path]).returncode:
         pytest.skip("not run: this machine does not let root mount")
     try:

@@ -9,6 +9,7 @@ import time
 from importlib import import_module
 
 import cloudpickle
+import own_processes
 import psutil
 import pytest
 import torch
@@ -185,10 +186,10 @@ def test_the_stop_button_ends_the_ranks_and_the_next_launch_works(program, tmp_p
     for name in ("fn", "blocked"):
         (tmp_path / name).mkdir()
     for name in ("fn", "blocked"):
-        pids = rank_pids(tmp_path / name, 3)
+        ranks = own_processes.known(rank_pids(tmp_path / name, 3))
         time.sleep(0.6)
         os.killpg(process.pid, signal.SIGINT)  # Jupyter interrupts the whole process group
-        assert eventually(lambda pids=pids: not any(psutil.pid_exists(pid) for pid in pids))
+        assert eventually(lambda ranks=ranks: not own_processes.any_is_running(ranks))
     code, out, err = finish(process)
     assert code == 0, err
     assert re.findall("stopped|again .*", out) == ["stopped", "again [0, 1]"] * 2
@@ -253,11 +254,11 @@ def test_a_stop_at_any_moment_is_told_in_a_line(program, stops):
 def test_a_killed_kernel_leaves_no_rank_and_no_forkserver(program, tmp_path):
     process = program(LOOP + "\n    launch.run(fn, nproc=3)\n", FOLDER=str(tmp_path))
     pids = rank_pids(tmp_path, 3)
-    family = [p.pid for p in psutil.Process(process.pid).children(recursive=True)]
-    assert set(pids) <= set(family)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert set(pids) <= {p.pid for p in family}
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in family)), family
+    assert eventually(lambda: not own_processes.any_is_running(family)), family
 
 
 @pytest.mark.slow

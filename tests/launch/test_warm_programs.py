@@ -3,6 +3,7 @@
 import os
 import signal
 
+import own_processes
 import psutil
 import pytest
 from programs import eventually, finish
@@ -32,7 +33,7 @@ def test_a_program_that_ends_leaves_no_process_and_no_folder(program, tmp_path):
     assert len(family) > 5
     process.stdin.close()
     assert process.wait(60) == 0, process.stderr.read()
-    assert eventually(lambda: not any(p.is_running() for p in family)), family
+    assert eventually(lambda: not own_processes.any_is_running(family)), family
     assert list(tmp_path.glob("launch-*")) == []
 
 
@@ -51,7 +52,7 @@ def test_a_program_that_is_killed_leaves_no_rank(program, signals):
     for number in signals:
         process.send_signal(number)
     process.wait()
-    assert eventually(lambda: not any(p.is_running() for p in family)), family
+    assert eventually(lambda: not own_processes.any_is_running(family)), family
 
 
 @pytest.mark.slow
@@ -85,12 +86,12 @@ def test_a_forked_process_neither_keeps_the_ranks_nor_loses_its_own(program):
     try:
         process.kill()
         process.wait()
-        assert eventually(lambda: not any(p.is_running() for p in family)), family
+        assert eventually(lambda: not own_processes.any_is_running(family)), family
         assert child.is_running()
     finally:
         its_ranks = child.children(recursive=True)
         child.kill()
-    assert eventually(lambda: not any(p.is_running() for p in its_ranks)), its_ranks
+    assert eventually(lambda: not own_processes.any_is_running(its_ranks)), its_ranks
 
 
 @pytest.mark.parametrize("ours", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a student's", "ours"])

@@ -6,6 +6,7 @@ import sys
 import textwrap
 
 import numpy as np
+import own_processes
 import pytest
 import torch
 import torch.distributed as dist
@@ -208,25 +209,21 @@ def test_two_nodes_keep_books_that_one_command_judges(tmp_path):
         dist.destroy_process_group()
     """)
     )
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     env = {**os.environ, "LEDGER_DIR": str(tmp_path / "books"), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    nodes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node),
-             "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port), script],
-            env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for node in range(2)
-    ]  # fmt: skip
-    try:
-        outputs = [node.communicate(timeout=120)[0] for node in nodes]
-    finally:
-        for node in nodes:
-            node.kill()
+    with own_processes.own_port() as port:
+        nodes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node),
+                 "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port), script],
+                env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )
+            for node in range(2)
+        ]  # fmt: skip
+        try:
+            outputs = [node.communicate(timeout=120)[0] for node in nodes]
+        finally:
+            for node in nodes:
+                node.kill()
     assert [node.returncode for node in nodes] == [0, 0], outputs
     ran = judge(tmp_path / "books")
     assert ran.returncode == 1, ran.stdout
