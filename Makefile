@@ -69,13 +69,14 @@ book: setup ## the labs as a book in build/book, to read and search in any brows
 	$(PY) -m lib.course book
 
 ##@ developers
+# The labs are validated although a test has failed; the last two lines say how both went, and how long they took.
 test: setup lint ## everything CI runs
-	$(PY) -m pytest -m "not slow and not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS)
-	$(PY) -m lib.course validate
+	@$(PY) -m tests.in_turn tests $(PY) -m pytest -m "not slow and not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS) \
+		--then validate $(PY) -m lib.course validate
 
 test-all: setup lint ## the slow tests too
-	$(PY) -m pytest -m "not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS)
-	$(PY) -m lib.course validate --whole
+	@$(PY) -m tests.in_turn tests $(PY) -m pytest -m "not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS) \
+		--then validate $(PY) -m lib.course validate --whole
 
 test-gpu: setup ## on a machine with GPUs: whether its driver and NCCL work, then everything on them; ten minutes on one GPU
 	$(PY) -m tests.gpu $(if $(STEPS),--steps $(STEPS)) $(if $(MINUTES),--minutes $(MINUTES))

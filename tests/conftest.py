@@ -13,7 +13,9 @@ import contextlib
 import fcntl
 import gc
 import os
+import pathlib
 import random
+import tempfile
 
 import pytest
 
@@ -32,11 +34,41 @@ def pytest_addoption(parser):
         help="the backend that tests on ranks use; `make test-gpu` gives nccl and nccl-shared",
     )  # fmt: skip
     parser.addoption("--shuffle", metavar="SEED", help="run the test files in an order drawn with this seed")
+    parser.addoption("--times", metavar="N", type=int, help="run the tests so often, all of them in turn")
 
 
 def pytest_configure(config):
+    if not hasattr(config, "workerinput"):  # the workers of pytest-xdist inherit it
+        temporary_folder_of_its_own(config)
     if config.getoption("--backend") == "gloo":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch looks
+    # First in the list, so that what pyproject.toml says of a warning by name comes before it.
+    own = sorted({"lib", "tests", *(path.stem for path in pathlib.Path(__file__).parent.rglob("*.py"))})
+    config.getini("filterwarnings").insert(0, rf"error:::({'|'.join(own)})(\.|$)")
+
+
+def temporary_folder_of_its_own(config):
+    """For what these tests and their programs make, but for pytest's own folders, which are kept for a look at them.
+
+    lib keeps two files there that a measurement locks, to have the machine for itself (lib/launch/alone.py). With those
+    of the machine, each launch of a test would wait up to a minute while a notebook measures, or another checkout.
+    """
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = tempfile.TemporaryDirectory(prefix="labs-", ignore_cleanup_errors=True)
+    os.chmod(folder.name, 0o755)  # notebooks are graded as another user
+    os.environ["TMPDIR"], tempfile.tempdir = folder.name, None
+    config.add_cleanup(folder.cleanup)
+
+
+def pytest_generate_tests(metafunc):
+    if times := metafunc.config.getoption("--times"):
+        metafunc.fixturenames.append("nth_time")
+        metafunc.parametrize("nth_time", range(times), scope="session")  # all tests once, then all of them again
+
+
+@pytest.fixture(scope="session")
+def nth_time(request):
+    return request.param
 
 
 def pytest_collection_modifyitems(config, items):
