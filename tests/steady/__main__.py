@@ -35,14 +35,15 @@ from tests.steady import zoo
 ROOT = pathlib.Path(__file__).parents[2]
 EACH = 25  # times that one process repeats the tests of a kind
 GRACE = 60  # seconds that pytest has to take down what it made
-# The first asks which processes were left behind; the second counts on memory that a thread between two runs looks at,
-# too, so it follows tests whose runs fail, after which that thread prepares other ranks.
+# The first asks which processes were left behind. Of the second, two patch what a thread between two runs reads, too,
+# so each of them follows a test whose run fails, after which that thread prepares other ranks. None has parameters, for
+# --times changes the names of those that have.
 KINDS = {
     "processes": ["tests/test_two_nodes.py::test_a_wrong_rate_says_what_tc_said_and_leaves_no_namespace"],
     "threads": [
-        "tests/launch/test_warm.py::test_what_cannot_be_put_back_ends_the_ranks[raises]",
+        "tests/launch/test_faults.py::test_an_error_about_a_tensor_does_not_print_it_whole",
         "tests/launch/test_warm.py::test_the_set_that_rested_longest_ends_when_memory_gets_short",
-        "tests/launch/test_faults.py::test_a_fault_is_named_and_leaves_nothing[killed-0]",
+        "tests/launch/test_faults.py::test_a_tensor_inside_of_what_the_failing_line_reads_is_told_by_its_form",
         "tests/launch/test_warm.py::test_on_gpus_there_is_one_set_at_a_time",
     ],
 }
