@@ -136,6 +136,7 @@ def test_an_archive_of_the_course_becomes_a_table(kaggle, archive, lay_out):
     assert not (kaggle.folder / "working" / "course" / "of_an_earlier_run").exists()
 
 
+@pytest.mark.slow
 def test_without_a_gpu_without_an_archive_or_with_a_broken_one_the_next_move_is_one_sentence(kaggle):
     with pytest.raises(notebook.CourseError, match=r"The course is not here: ADDRESS is empty.* add it as a dataset"):
         kaggle()
