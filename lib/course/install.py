@@ -27,7 +27,6 @@ import urllib.error
 import urllib.request
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-DEFAULT_INDEX = "https://pypi.org/simple"  # pip's, unless its settings name another
 SECONDS = 3  # the time that an index has for its answer
 DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/nvidiactl", "/usr/lib/wsl/lib/libcuda.so.1")
 # torch 2.13.0 for Python 3.11 on Linux x86-64, with the rest of the course: the wheels, and then the environment.
@@ -69,7 +68,7 @@ def install_packages(torch, extras, given=""):
     if wrong:
         sys.exit(f"{wrong}: delete that environment (or deactivate it, if it is conda's). {AGAIN}")
     begin, settings = time.time(), pip_settings()
-    require_network([given, own_index(settings) or DEFAULT_INDEX], settings)
+    require_network([given, own_index(settings) or default_index()], settings)
     if installed_torch().split("+")[0] == torch:
         index, told = "", f"{installed_torch()} is installed already.{unused_gpu()}"
     else:
@@ -104,7 +103,7 @@ def choose(given, settings):
     wrong = unreachable(CPU_INDEX, settings)
     if not wrong:
         why = f"comes from {CPU_INDEX}, as a CPU build, because no NVIDIA driver was found: {CPU_SIZE}. If machines"
-        return CPU_INDEX, f"{why} with GPUs share this folder, use `make setup TORCH_INDEX={DEFAULT_INDEX}` instead."
+        return CPU_INDEX, f"{why} with GPUs share this folder, use `make setup TORCH_INDEX={default_index()}` instead."
     why = f"comes from the index that pip uses, because {CPU_INDEX}, which has the CPU build, cannot be reached"
     return "", f"{why} ({reason(wrong)}). It usually brings CUDA: {CUDA_SIZE}. TORCH_INDEX=URL names another index."
 
@@ -149,7 +148,15 @@ def pip_settings():
 def own_index(settings):
     """The index that pip's settings name instead of the default one; else ""."""
     own = settings.get("index-url", "")
-    return "" if own.rstrip("/") == DEFAULT_INDEX else own
+    return own if own and own.rstrip("/") != default_index() else ""
+
+
+def default_index():
+    """The index that pip uses if its settings name none, as its help says; "" if that is not found there."""
+    command = [sys.executable, "-m", "pip", "--isolated", "install", "--help"]
+    told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    found = re.search(r"--index-url <url> [^(]*\(default (\S+)\)", " ".join(told.split()))
+    return found.group(1) if found else ""
 
 
 def require_network(indexes, settings):
