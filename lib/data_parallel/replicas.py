@@ -83,6 +83,8 @@ class Replicas:
             f"{ranks_text(ranks)} hold{'s' * (len(ranks) == 1)} other values than {ranks_text(groups[0])}"
             for ranks in groups[1:]
         )
+        if len(groups) == len(self.ranks) > 2:
+            others = "no two ranks hold the same values"
         before = f"; they were the same after step {self.last}" if self.last is not None else ""
         text = (
             f"after step {step} the replicas differ, first in {name} of {owner}: {others}. "

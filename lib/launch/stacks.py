@@ -71,6 +71,6 @@ def is_connecting(frames: Frames) -> bool:
 def user_line(frames: Frames) -> str | None:
     """The user's line that led there, in words; None if none did."""
     for file, line, function in frames:
-        if not file.startswith((TORCH, *BELOW, "<frozen")) and "python3" not in file:
+        if not file.startswith((TORCH, *BELOW, "<frozen", "<string>")) and "python3" not in file:
             return source.place(file, line, function)
     return None

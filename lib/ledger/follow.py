@@ -24,7 +24,6 @@ import weakref
 
 import torch
 
-GET_FUTURE = torch.distributed.Work.get_future  # torch's own: the ledger replaces it
 EVERY = 0.002  # seconds between two looks at ops that nobody waits for
 
 
@@ -45,7 +44,7 @@ class Blocking:
         self.live[key] = (place, weakref.ref(work, lambda _: self.live.pop(key, None)), resolves)
         if not blocking:
             with contextlib.suppress(RuntimeError):  # gloo's messages have no future: their end is wait's return
-                GET_FUTURE(work).add_done_callback(lambda _: self.book.timestamp(place, "done"))
+                work.get_future().add_done_callback(lambda _: self.book.timestamp(place, "done"))
 
     def wait(self, work, plain_wait, args, kwargs):
         place, _, resolves = self.live[id(work)]

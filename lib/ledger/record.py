@@ -186,7 +186,8 @@ class Recorder:
         def end(work, *args, **kwargs):
             out = plain(work, *args, **kwargs)
             for kind in (self.blocking, self.queued):
-                if out is not False and id(work) in kind.live:  # is_completed says so
+                # Not is_completed that says no; nor the ledger's own look at the work.
+                if out is not False and id(work) in kind.live and is_programs(sys._getframe(1)):
                     kind.settle(work)
             return out
 

@@ -81,7 +81,12 @@ def all_of_them():
 
 
 EXPECTED = {
-    "a broadcast is forgotten": (0, "0.weight", "0.weight of Linear", "6 of 6 parameters differ. Try: broadcast them"),
+    "a broadcast is forgotten": (
+        0,
+        "0.weight",
+        "0.weight of Linear: no two ranks hold",
+        "4 of 6 parameters differ. Try: broad",
+    ),
     "one parameter is not averaged": (0, "1.bias", "1.bias of LayerNorm", "1 of 6 parameters differ."),
     "another step size on one rank": (0, "0.weight", "rank 3 holds other values than ranks 0, 1 and 2"),
     "one element changes on one rank": (3, "1.weight", "rank 2 holds other values", "they were the same after step 2"),
