@@ -91,12 +91,15 @@ def join(choice: Choice | None = None, store: dist.Store | None = None, timeout:
         store = meet(at_master, rank, world_size, timeout)
     kwargs = {}
     if choice.ranks_per_gpu:
+        unless_set(ON_A_GPU)  # CUDA reads its own as it begins
         torch.cuda.set_device(local_rank // choice.ranks_per_gpu)
         torch.cuda.init()
         torch.set_default_device(device())
         kwargs["device_id"] = device()  # NCCL connects now: a first batch among some ranks only would hang
+        if torch.cuda.get_device_capability() in WITHOUT_NVLINK:
+            unless_set(OVER_PCIE)
     if choice.ranks_per_gpu > 1:
-        os.environ.update(_shared_gpu_settings(rank))
+        unless_set(_shared_gpu_settings(rank))
     if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in os.environ:  # its older name
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # as torch 2.15 does by itself: 2.10 would record nothing
     kwargs |= {"store": store, "rank": rank, "world_size": world_size}
@@ -153,6 +156,16 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
+def synchronize_stream() -> None:
+    """Wait until the GPU has done what was queued on the current stream, and what that waits for. As `synchronize`.
+
+    Before a host sleeps in the place of its GPU, say: on NCCL `wait()` lets the stream wait, and not the host. A
+    receive that nobody waits for yet is not waited for here: it may depend on what this rank does next.
+    """
+    if device().type == "cuda":
+        torch.cuda.current_stream().synchronize()
+
+
 def stream_ordered(group: dist.ProcessGroup, device: torch.device) -> bool:
     """Does `group` queue its ops on `device`, as NCCL does, so that `wait` orders streams and does not block the host?
 
@@ -166,10 +179,35 @@ def loopback() -> str:
     return "lo0" if sys.platform == "darwin" else "lo"
 
 
+ON_A_GPU = {
+    # Queues from a rank to its GPU. By default there are 8, and a rank of Lab 6 has more streams (the default one, the
+    # communication thread's, and NCCL's for the world, tp, dp, pp and each link): two of them would share a queue, so
+    # a receive that waits in one would hold up the kernel that its sender waits for in the other. 32 is the most.
+    # Megatron-LM requires 1 before Blackwell for TP or CP, so that a collective is launched ahead of the GEMM that it
+    # overlaps with, and its FSDP refuses 1. lib orders by events, and does not need 1.
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+    # Each rank would print that a send or receive outside of a batch waits for those before it: Lab 0 teaches it.
+    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
+}
+WITHOUT_NVLINK = {(7, 5), (8, 6), (8, 9)}  # compute capabilities of T4; A10, A40; L4, L40S: mostly connected by PCIe
+OVER_PCIE = {
+    # NCCL 2.29 has been seen to hang as it makes some 50 communicators in a row (NVIDIA/nccl 2379), and Lab 6 makes
+    # 20 or more. What this memory is for, NVLS and NVLink between nodes, these GPUs do not have.
+    "NCCL_CUMEM_ENABLE": "0",
+}
+
+
+def unless_set(settings: dict[str, str]) -> None:
+    """Put `settings` into the environment of this rank; what stands there already, from its user, stays."""
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+
+
 def _shared_gpu_settings(rank):
     """NCCL refuses two ranks on one GPU of one host; a name for each makes them two hosts that talk over sockets."""
     return {
         "NCCL_HOSTID": f"rank{rank}",
+        "NCCL_MULTI_RANK_GPU_ENABLE": "1",  # NCCL 2.30 and above refuse it without; older ones do not know the name
         "NCCL_NET": "Socket",
         "NCCL_NET_PLUGIN": "none",
         "NCCL_SOCKET_IFNAME": "=lo",

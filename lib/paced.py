@@ -24,6 +24,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from lib import backend
+
 
 class PacedLayer(nn.Module):
     """x (B, ...) -> (B, ...), of the same shape: a layer of `n_parameters` parameters that takes the time it is told.
@@ -86,23 +88,30 @@ class PacedStage(nn.Module):
                 f"{weight_seconds}: use rows of at least 1 element, and times of 0 or more"
             )
         self.weight = nn.Parameter(torch.eye(n))  # (n, n)
-        self.weight.register_post_accumulate_grad_hook(lambda _: time.sleep(weight_seconds))
+        self.weight.register_post_accumulate_grad_hook(lambda _: sleep(weight_seconds))
         self.forward_seconds, self.input_seconds = forward_seconds, input_seconds
 
     def forward(self, x):
         with at_least(self.forward_seconds):
             y = F.linear(x, self.weight)
             if y.requires_grad:
-                y.register_hook(lambda _: time.sleep(self.input_seconds))
+                y.register_hook(lambda _: sleep(self.input_seconds))
             return y
 
 
 @contextlib.contextmanager
 def at_least(seconds):
-    """The block, and then sleep until `seconds` have passed since it began."""
+    """The block, and then sleep until `seconds` have passed since it began: when what it computes with was there."""
+    backend.synchronize_stream()
     began = time.monotonic()
     yield
     time.sleep(max(0.0, began + seconds - time.monotonic()))
+
+
+def sleep(seconds):
+    """Sleep from when what has been computed so far is there: on a GPU the host is ahead of it."""
+    backend.synchronize_stream()
+    time.sleep(seconds)
 
 
 class Spans(list):

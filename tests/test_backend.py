@@ -1,14 +1,16 @@
 """Which backend is chosen, for every number of GPUs a machine may have; and how the ranks of one attempt meet."""
 
 import json
+import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 import torch.distributed as dist
 
-from lib import gpus
+from lib import backend, gpus
 from lib.backend import choose, meet
 
 
@@ -127,3 +129,35 @@ def test_rank_0_does_not_take_a_dead_rank_for_the_one_that_is_to_come():
 def test_who_has_not_come_is_named():
     with pytest.raises(RuntimeError, match=r"after 0\.1 s rank 1, 2 of 3 has not come: does torchrun run there\?"):
         meet(dist.HashStore(), 0, 3, 0.1)
+
+
+def test_a_setting_of_the_users_stays(monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    monkeypatch.delenv("NCCL_HOSTID", raising=False)
+    backend.unless_set(backend.ON_A_GPU | {"NCCL_HOSTID": "rank0"})
+    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "1" and os.environ["NCCL_HOSTID"] == "rank0"
+
+
+@pytest.mark.parametrize(
+    ("capability", "shared", "expected"),
+    [
+        ((9, 0), False, {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NCCL_CUMEM_ENABLE": None, "NCCL_HOSTID": None}),
+        ((7, 5), False, {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NCCL_CUMEM_ENABLE": "0", "NCCL_HOSTID": None}),
+        ((9, 0), True, {"NCCL_HOSTID": "rank0", "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_CUMEM_ENABLE": None}),
+    ],
+)
+def test_a_rank_on_a_gpu_joins_with_its_settings(monkeypatch, capability, shared, expected):
+    """CUDA reads its own at its first call, NCCL at `init_process_group`."""
+    found, connections = {}, []
+    note = lambda *args, **kwargs: found.update({name: os.environ.get(name) for name in expected})
+    others = {name: value for name, value in os.environ.items() if name not in expected}
+    monkeypatch.setattr(os, "environ", others | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
+    at_first_call = lambda index: connections.append(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS"))
+    monkeypatch.setattr(torch.cuda, "set_device", at_first_call)
+    for name in ("init", "set_default_device"):
+        monkeypatch.setattr(torch if "default" in name else torch.cuda, name, lambda *args: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(dist, "init_process_group", note)
+    monkeypatch.setattr(backend.peers, "refuse_strangers", lambda: None)
+    backend.join(backend.choose("nccl-shared" if shared else "nccl", 1, 1), dist.HashStore())
+    assert found == expected and connections == ["32"]

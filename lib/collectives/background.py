@@ -142,7 +142,7 @@ def communication_thread():
 
 def is_this_thread():
     """Is it the communication thread that asks?"""
-    return threading.current_thread() is _thread
+    return _thread is not None and threading.get_ident() == _thread.ident
 
 
 _thread = None

@@ -138,7 +138,11 @@ def _begin(inbound, outbound, group):
 
 
 def _begin_batch(inbound, outbound, group):
-    """On NCCL, separate sends and receives can deadlock; a batch cannot."""
+    """On NCCL, separate sends and receives can deadlock. A batch cannot where the others' batches mirror it.
+
+    At the first message of two ranks NCCL connects them, and each needs of the other what it posts itself, turned round
+    (NVIDIA/nccl issues 1279 and 2130). Every exchange of lib is such a pair of batches.
+    """
     receives = [dist.P2POp(dist.irecv, wire, group=group, group_peer=frm) for wire, frm in inbound]
     sends = [dist.P2POp(dist.isend, wire, group=group, group_peer=to) for wire, to in outbound]
     return dist.batch_isend_irecv(sends + receives) if receives or sends else []

@@ -50,6 +50,7 @@ class Pace:
         self.began = None  # when this half began, whichever way
 
     def begin(self, _=None):
+        backend.synchronize_stream()  # on a GPU what this half computes with may not have come yet
         self.began = time.monotonic()
 
     def wait(self, seconds):

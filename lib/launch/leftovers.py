@@ -1,16 +1,18 @@
 """What a run may leave in its rank, so that the next run on it sees nothing of it.
 
     put back              random numbers, default dtype and device, grad mode, torch's threads and precision, printing,
-                          environment, warnings, logging, signal handlers, output streams, peaks of a GPU's memory;
-                          groups that were made are destroyed
+                          environment, warnings, logging, signal handlers, output streams; on a GPU the current device
+                          and stream, and the peaks of its memory; groups that were made are destroyed
     found, and the rank   a name of torch, its classes, torch.distributed, builtins or lib that is another object than
     is not used again     before; threads, processes, hooks, modes, ops nobody waited for, modules of the user's own,
-                          meshes (torch caches by them), memory of a GPU that is still in use
+                          meshes (torch caches by them), memory of a GPU that is still in use, or work on it that does
+                          not end
 
 Not found: what is changed inside an object that is none of these, such as an entry of a table of torch's, and what C++
 keeps to itself, such as a warning that torch gives once in a process.
 """
 
+import contextlib
 import faulthandler
 import gc
 import importlib.machinery
@@ -23,6 +25,7 @@ import sysconfig
 import threading
 import types
 import warnings
+from functools import partial
 
 import numpy as np
 import torch
@@ -59,7 +62,8 @@ SETTINGS = [  # (how it is read, how it is set)
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
+    *((partial(torch.is_autocast_enabled, d), partial(torch.set_autocast_enabled, d)) for d in ("cpu", "cuda")),
+    *((partial(torch.get_autocast_dtype, d), partial(torch.set_autocast_dtype, d)) for d in ("cpu", "cuda")),
     (torch.get_rng_state, torch.set_rng_state),
     (np.random.get_state, np.random.set_state),
     (lambda: vars(torch._tensor_str.PRINT_OPTS).copy(), vars(torch._tensor_str.PRINT_OPTS).update),
@@ -96,9 +100,11 @@ class Before:
         self.files = [os.fstat(number).st_ino for number in (1, 2)]
         self.group_count = c10d._world.group_count
         self.settings = [read() for read, _ in SETTINGS]
-        self.on_gpu = backend.device().type == "cuda"
-        self.gpu_bytes = torch.cuda.memory_allocated() if self.on_gpu else 0
+        self.device = backend.device()
+        self.on_gpu = self.device.type == "cuda"
+        self.gpu_bytes = self._allocated() if self.on_gpu else 0
         self.gpu_numbers = torch.cuda.get_rng_state() if self.on_gpu else None
+        self.modes = torch._C._len_torch_dispatch_stack()
         self.meshes = _count_meshes()
         gc.collect()
         gc.freeze()  # what is here now is not looked through again
@@ -132,7 +138,9 @@ class Before:
             return "a DeviceMesh"
         if any(HOOKS):
             return "a hook on all modules"
-        if torch._C._len_torch_dispatch_stack() or torch._C._autograd._top_saved_tensors_default_hooks(True):
+        if torch._C._len_torch_dispatch_stack() > self.modes or torch._C._autograd._top_saved_tensors_default_hooks(
+            True
+        ):
             return "a mode of torch"
         if linux.has_children():
             return "a process that it has started"
@@ -146,12 +154,16 @@ class Before:
         return self._renamed() or self._gpu()
 
     def _put_back(self):
+        if self.on_gpu:
+            torch.cuda.synchronize(self.device)  # where its work does not end this rank does not rest, and is given up
+            torch.cuda.set_device(self.device)
+            torch.cuda.set_stream(torch.cuda.default_stream(self.device))
         sys.stdin, sys.stdout, sys.stderr, sys.excepthook, sys.displayhook, threading.excepthook = self.streams
         sys.settrace(None)
         sys.setprofile(None)
         for (_, put), before in zip(SETTINGS, self.settings, strict=True):
             put(before)
-        torch.set_default_device(backend.device() if self.on_gpu else None)
+        torch.set_default_device(self.device if self.on_gpu else None)
         random.seed()
         if dict(os.environ) != self.environment:
             os.environ.clear()
@@ -166,9 +178,15 @@ class Before:
             torch.cuda.reset_peak_memory_stats()
 
     def _gpu(self):
-        if self.on_gpu and torch.cuda.memory_allocated() > self.gpu_bytes:
-            return f"{torch.cuda.memory_allocated() - self.gpu_bytes} bytes on its GPU"
-        return ""
+        more = self._allocated() - self.gpu_bytes if self.on_gpu else 0
+        return f"{more} bytes on its GPU" if more > 0 else ""
+
+    def _allocated(self):
+        """Bytes of tensors on its GPU, without the workspace that cuBLAS keeps from its first matrix product on."""
+        torch.cuda.synchronize(self.device)
+        with contextlib.suppress(AttributeError):  # a name of torch's own that another version may lack
+            torch._C._cuda_clearCublasWorkspaces()
+        return torch.cuda.memory_allocated(self.device)
 
     def _note(self, module):
         tables = {}
@@ -229,7 +247,8 @@ def _classes_of(module):
 def _is_ours(thread):
     """The launcher's, or a communication thread that waits for work; one whose work has failed takes no more."""
     idle = getattr(thread, "is_idle", False) and thread.failed is None
-    return idle or thread.name.startswith(("lib.launch.", "lib.ledger."))
+    of_cpp = isinstance(thread, threading._DummyThread)  # autograd's of a GPU, where a hook asked Python who it is
+    return idle or of_cpp or thread.name.startswith(("lib.launch.", "lib.ledger."))
 
 
 def _count_meshes():

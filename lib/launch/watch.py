@@ -8,6 +8,8 @@
     quiet       no book has changed for 0.1 s                "deadlock", if the books prove one
     stalled     nor since, and every rank has been idle      "no progress", if each is inside torch or a wait of lib:
                 for 2 s                                      blocked below Python, as in DDP's reducer
+    quiet       on GPUs, where a host that waits spins, and  "no progress", if the books prove a deadlock when the ranks
+                is never idle: nor since for 10 s            whose stack has not moved wait for their GPU
     patient     ... but the machine can be to blame: a       "no progress", if every rank has been idle for 10 s
                 rank makes a group, or is in an op that
                 all it needs have called
@@ -77,6 +79,7 @@ class _Watch:
         self.cpu_time, self.failure, self.signature = CpuTime(), None, None
         self.launched = self.began = self.changed = now()
         self.spent = 0.0  # seconds of the timeout
+        self.on_gpus, self.spins = False, {}  # rank -> (its stack as it spins, since when)
         self.state = "starting"
 
     def look(self) -> str:
@@ -109,11 +112,32 @@ class _Watch:
     def _running(self, heads):
         if now() - self.changed <= STABLE:
             return "running"
-        proved = is_deadlock(self.books.read(), heads) and self._unchanged()
+        ledger = self.books.read()
+        self.on_gpus = any(e.open and e.item >= 0 for book in ledger.by_rank for e in book)
+        self.looked, self.spins = self.changed, {}
+        proved = is_deadlock(ledger, heads) and self._unchanged()
         return self._over("deadlock", heads) if proved else "quiet"
 
     def _quiet(self, heads):
-        return self._stalled(heads) if self.cpu_time.idle(STALL) else "quiet"
+        if self.cpu_time.idle(STALL):
+            return self._stalled(heads)
+        return self._spinning(heads) if self.on_gpus and now() - self.looked > STALL else "quiet"
+
+    def _spinning(self, heads):
+        """Another look, every STALL, at the stacks of ranks that are not idle: a host that waits for its GPU spins.
+
+        One whose GPU computes does so, too. It is not blamed: an op of its own would have to lack a rank that waits
+        for it, and those ranks' stacks must not move for PATIENCE.
+        """
+        self.looked, before = now(), self.spins
+        running = {head.rank: head.pid for head in heads if head.state == RUNNING}
+        busy = {rank for rank, pid in running.items() if linux.state(pid) == "R"}
+        seen = {rank: f for rank, f in self._stacks(heads).items() if rank in busy or stacks.is_blocked(f)}
+        self.spins = {r: before[r] if r in before and before[r][0] == f else (f, self.looked) for r, f in seen.items()}
+        waits = {rank for rank, (_, since) in self.spins.items() if self.looked - since > PATIENCE}
+        if waits and is_deadlock(self.books.read(), heads, waits) and self._unchanged():
+            return self._over("no progress", heads, PATIENCE)
+        return "quiet"
 
     def _stalled(self, heads):
         """Idle for STALL: blocked for good, or perhaps kept by the machine."""

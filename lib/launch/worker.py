@@ -64,6 +64,8 @@ def main(folder: str, choice: backend.Choice, made: int) -> None:
     sys.stdout.reconfigure(line_buffering=True)
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", backend.loopback())
+    if not choice.ranks_per_gpu:  # else a stray `.cuda()` would open contexts there, and `backend.device()` say GPU 0
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     trouble = before = None
     try:
         backend.join(choice, dist.FileStore(f"{folder}/store", world_size), FOR_EVER)

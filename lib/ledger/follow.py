@@ -191,9 +191,13 @@ class Queued:
 
 
 def threads() -> int:
-    """Python threads of this rank that may communicate: not the launcher's or ours, nor one that has nothing to do."""
+    """Python threads of this rank that may communicate: not the launcher's or ours, nor one that has nothing to do.
+
+    Nor one that C++ began and Python knows all the same, as autograd's of a GPU: the main thread waits for that one.
+    """
     count = threading.active_count()
     if count == 1:
         return count
     ours = ("lib.launch.", "lib.ledger.")
-    return count - sum(t.name.startswith(ours) or getattr(t, "is_idle", False) for t in threading.enumerate())
+    idle = lambda t: getattr(t, "is_idle", False) or isinstance(t, threading._DummyThread)
+    return count - sum(t.name.startswith(ours) or idle(t) for t in threading.enumerate())

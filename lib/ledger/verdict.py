@@ -11,6 +11,7 @@ starting from all that wait and striking out, again and again, those with a way 
 a program that is only slow is never in that set.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from lib.cycle import find_cycle
@@ -29,8 +30,11 @@ class Wait:
     for_certain: bool
 
 
-def find_waits(ledger: Ledger, heads: list[Head]) -> dict[int, Wait]:
-    """The ranks that wait, each with the op and those that it lacks."""
+def find_waits(ledger: Ledger, heads: list[Head], spinning: Collection[int] = ()) -> dict[int, Wait]:
+    """The ranks that wait, each with the op and those that it lacks.
+
+    spinning: ranks that are known to wait below Python for their GPU, and so for the first op in its queue.
+    """
     reached = _reached(ledger)
     waits = {}
     for rank, head in enumerate(heads):
@@ -38,13 +42,17 @@ def find_waits(ledger: Ledger, heads: list[Head]) -> dict[int, Wait]:
             continue
         mine = ledger.of(rank)
         inside = next((e for e in reversed(mine) if e.wait_from is not None and e.open), None)
-        # Below Python (DDP's reducer, compiled code) no wait is seen, only collectives that do not end.
-        entry = inside or next((e for e in mine if e.open and not e.is_message and e.op != "mark"), None)
+        entry = inside or next((e for e in mine if e.open and _is_below_python(e, rank in spinning)), None)
         if entry is not None:
-            certain = inside is not None and entry.threads == 1
+            certain = entry.threads == 1 if inside else rank in spinning
             first = min(_first_of_queue(mine, entry), key=lambda e: not _lacks(e, reached))
             waits[rank] = Wait(rank, first, _lacks(first, reached), certain)
     return waits
+
+
+def _is_below_python(entry, spins):
+    """May its rank wait for it unseen, as in DDP's reducer? For a collective, or for what its GPU is at."""
+    return entry.item >= 0 if spins else not entry.is_message and entry.op != "mark"
 
 
 def _first_of_queue(mine, entry):
@@ -101,9 +109,12 @@ def stuck_for_good(waits: dict[int, Wait], left: set[int]) -> set[int]:
         stuck = hopeless
 
 
-def is_deadlock(ledger: Ledger, heads: list[Head]) -> bool:
-    """Proved: a rank is stuck for good, or some wait while ops that were paired can never match."""
-    waits = find_waits(ledger, heads)
+def is_deadlock(ledger: Ledger, heads: list[Head], spinning: Collection[int] = ()) -> bool:
+    """Proved: a rank is stuck for good, or some wait while ops that were paired can never match.
+
+    spinning: as of `find_waits`.
+    """
+    waits = find_waits(ledger, heads, spinning)
     left = {rank for rank, head in enumerate(heads) if head.state >= RETURNED}
     if stuck_for_good(waits, left):
         return True

@@ -67,6 +67,6 @@ def execute(steps, wiring, compute, shape_of, links, record=None):
 
 def _clock(record):
     """Seconds; once the device has caught up, if anybody looks."""
-    if record and backend.device().type == "cuda":
-        torch.cuda.current_stream().synchronize()
+    if record:
+        backend.synchronize_stream()
     return time.monotonic()

@@ -3,6 +3,7 @@
 // another dispatch key, where they stay when Python replaces those for the CPU.
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/library.h>
+#include <atomic>
 #include <condition_variable>
 #include <unordered_map>
 
@@ -67,6 +68,10 @@ TORCH_LIBRARY(strict, m) {
         [](int64_t number, bool blocks, std::vector<at::Tensor> results) -> WorkPtr {
           return c10::make_intrusive<Ordered>(number, blocks, std::move(results));
         });
+  m.def("spin(int address) -> ()", [](int64_t address) {  // until *address is set: a host that waits as CUDA's does
+    auto flag = reinterpret_cast<std::atomic<int>*>(address);
+    while (!flag->load()) {}
+  });
   m.def("number(__torch__.torch.classes.c10d.Work work) -> int",
         [](const WorkPtr& work) -> int64_t { return of(work) ? of(work)->number : -1; });
   m.def("waited(__torch__.torch.classes.c10d.Work work) -> bool",

@@ -10,11 +10,13 @@ import importlib
 import inspect
 import linecache
 import os
+import time
 import types
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
 
 HANG = "deadlock"
 
@@ -49,11 +51,23 @@ MISTAKES = [
     ),
     Mistake(
         "messages of a ring apart, not a batch", "lib.collectives.p2p", ONE_BATCH,
-        "_begin(inbound, outbound, group)", "swap", HANG,
+        "_begin(inbound, outbound, group)", "swap_connected", HANG,
     ),
     Mistake(
         "send, then receive, in a ring", "lib.collectives.p2p", SEND_RECV,
         "    send(tensor, to, group)\n    recv(out, frm, group)\n    return out", "swap_apart", HANG, 3, "0",
+    ),
+    Mistake(
+        "send, then receive, as two ranks' first messages", "lib.collectives.p2p", SEND_RECV,
+        "    send(tensor, to, group)\n    recv(out, frm, group)\n    return out", "swap", "first contact: send to rank",
+    ),
+    Mistake(
+        "a paced rank sleeps before its input has come", "lib.paced", "    backend.synchronize_stream()\n    began =",
+        "    began =", "paced_after_a_message", "the host slept while the message was under way",
+    ),
+    Mistake(
+        "the caller's frame on a thread without frames", "lib.ledger.record", "locate(sys._getframe(1).f_back)",
+        "locate(sys._getframe(2))", "recorded_backward", "call stack is not deep enough",
     ),
     Mistake(
         "what is sent is changed too early", "lib.collectives.ring", RING_STEP,
@@ -149,6 +163,32 @@ def swap(p2p):
 swap_apart = swap
 
 
+def swap_connected(p2p):
+    """Between two ranks that have exchanged messages before."""
+    from lib.collectives import p2p as right
+
+    right.send_recv(torch.ones(1), 1 - dist.get_rank(), 1 - dist.get_rank()).tolist()
+    swap(p2p)
+
+
+def recorded_backward(record):
+    """torch's DDP with this ledger: its reducer calls all_reduce from autograd's thread."""
+    from lib import ledger
+    from lib.ledger import record as installed
+
+    book = installed._recorder.book
+    installed._recorder.close()
+    installed._recorder = None
+    record.install(book)
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+    loss = net(torch.ones(1, 4)).sum()
+    with _disable_current_modes():  # the rules' own, which is written in Python: its frames would be below
+        loss.backward()
+    assert net.module.weight.grad.tolist() == [[1.0] * 4] * 2
+    record.uninstall()
+    ledger.install(book)
+
+
 def exchange_unread(p2p):
     other = 1 - dist.get_rank()
     p2p.exchange([(torch.ones(4), other)], [(torch.empty(4), other)])
@@ -192,6 +232,21 @@ def prefetching(prefetch):
     model = prefetch.PrefetchingFSDP(layers, list(layers))
     model(torch.ones(2, 4)).sum().backward()
     model.average_gradients()
+
+
+def paced_after_a_message(paced):
+    """A layer of 0.3 s on a rank whose input comes after 0.6 s."""
+    from lib.collectives import p2p
+
+    x, layer = torch.ones(1, 4), paced.PacedLayer(4, 0.3, 0.0)
+    p2p.send_recv(torch.ones(1), 1 - dist.get_rank(), 1 - dist.get_rank()).tolist()
+    if dist.get_rank():
+        time.sleep(0.6)
+        p2p.send(x, 0)
+    else:
+        began = time.monotonic()
+        layer(p2p.recv(x, 1))
+        assert time.monotonic() - began > 0.85, "the host slept while the message was under way"
 
 
 def relay(relay_step):

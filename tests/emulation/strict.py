@@ -14,6 +14,11 @@
 4. Until `wait()` nobody may read what is being filled, nor write what is being read (strict_touch.py).
 5. Every Work is waited for before the rank's function returns.
 6. Tensors are contiguous and of a dtype that NCCL has; no receive from anyone, no bitwise reduction (strict_ops.py).
+7. The first message of two ranks, in each direction, connects them: the host waits until the other has posted its part.
+   Two ranks that have both directions in one connection must post them alike (strict_contact.py).
+8. Backward, its hooks and DDP's reducer are on a thread without Python frames (strict_backward.py).
+
+With STRICT_C10D_SPINS=1 a host that waits keeps its processor busy, as CUDA's does; else it sleeps.
 
 `torch.cuda.current_stream(...).record_event()` gives an event over all that this thread's stream waits for.
 
@@ -33,10 +38,19 @@ import warnings
 import torch
 import torch.distributed as dist
 
-from lib import ledger
+from lib import backend, ledger
 from lib.ledger import record
 from lib.ledger.source import place
-from tests.emulation import strict_background, strict_events, strict_ops, strict_stream, strict_touch, strict_works
+from tests.emulation import (
+    strict_background,
+    strict_backward,
+    strict_contact,
+    strict_events,
+    strict_ops,
+    strict_stream,
+    strict_touch,
+    strict_works,
+)
 from tests.emulation.strict_ops import Post
 from tests.emulation.strict_stream import Item, Stream
 from tests.emulation.strict_touch import BrokenRule, Sentry, Table
@@ -52,12 +66,14 @@ def install() -> None:
         for module in (
             sys.modules[__name__],
             strict_background,
+            strict_contact,
             strict_events,
             strict_ops,
             strict_stream,
             strict_touch,
         ):
             _unseen(module)
+        _unseen(strict_backward, strict_backward.FILE)
         recorder = record._recorder
         if recorder is not None:
             ledger.uninstall()
@@ -90,6 +106,8 @@ class Rules:
         self._replace_methods()
         strict_touch.watch_readers(self.table)
         strict_background.watch(self.table)
+        strict_backward.install()
+        self.contacts = strict_contact.Contacts()
         self._watch_threads()
 
     def _kernel(self, name, op):
@@ -121,10 +139,11 @@ class Rules:
             return torch.ops.strict.no_work()
         self._submit(item, group)
         if item.synchronous and post.name == "barrier":
-            item.done.wait()  # NCCL's barrier blocks the host
+            strict_stream.on_the_host(item.done)  # NCCL's barrier blocks it
         return torch.ops.strict.no_work() if item.synchronous else item.work
 
     def _submit(self, item, group):
+        self.contacts.meet(item.posts, group)
         item.make_work()
         with self.lock:
             item.after = self.ahead()
@@ -137,7 +156,7 @@ class Rules:
 
     def ahead(self):
         """What this thread's stream waits for now: all that was waited for here and has not been executed."""
-        here = threading.get_ident()
+        here = strict_backward.thread()
         under_way = [i for i in list(self.table.items.values()) if i.thread == here and not i.done.is_set()]
         return [item for item in under_way if item.was_waited_for()]
 
@@ -164,7 +183,7 @@ class Rules:
         def wait_and_settle(work, *args, **kwargs):
             item = table.items.get(torch.ops.strict.number(work.boxed()))
             if item is not None:
-                item.thread = threading.get_ident()
+                item.thread = strict_backward.thread()
             out = wait(work, *args, **kwargs)
             if item is not None and item.done.is_set():
                 table.settle(item)
@@ -192,6 +211,7 @@ class Rules:
         dist.Work.wait, dist.Work.get_future = wait_and_settle, take_future
         dist.ProcessGroup._start_coalescing, dist.ProcessGroup._end_coalescing = start_coalescing, end_coalescing
         dist.distributed_c10d.ProcessGroupGloo.supports_coalescing = True
+        backend.synchronize_stream = lambda: strict_events.CurrentStream(self).synchronize()
         if not torch.cuda.is_available():
             torch.cuda.current_stream = lambda device=None: strict_events.CurrentStream(self)
             torch.cuda.Event = lambda *args, **kwargs: strict_events.Event(self)
@@ -228,12 +248,12 @@ def _site():
     return place(*site[0])
 
 
-def _unseen(module):
+def _unseen(module, file="<frozen strict>"):
     """Errors, the ledger and the watch name the user's lines: frames of `module` are to count as none of his."""
 
     def renamed(code):
         inner = (renamed(const) if isinstance(const, types.CodeType) else const for const in code.co_consts)
-        return code.replace(co_filename="<frozen strict>", co_consts=tuple(inner))
+        return code.replace(co_filename=file, co_consts=tuple(inner))
 
     for thing in vars(module).values():
         if getattr(thing, "__module__", None) == module.__name__:

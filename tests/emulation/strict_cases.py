@@ -4,10 +4,15 @@ RIGHT    passes          WRONG    (code, what the error says)          HANGS    
 """
 
 import ctypes
+import os
+import sys
+import threading
 import time
 
 import torch
 import torch.distributed as dist
+
+from tests.emulation.strict_stream import SPINS
 
 
 def other():
@@ -123,6 +128,7 @@ def what_is_under_way_holds_poison():
 
 
 def wait_does_not_block_the_host():
+    connect()
     if dist.get_rank() == 0:
         x = torch.zeros(2)
         began = time.monotonic()
@@ -136,6 +142,7 @@ def wait_does_not_block_the_host():
 
 
 def an_event_ends_with_what_is_before_it():
+    connect()
     if dist.get_rank() == 0:
         x = torch.zeros(2)
         dist.irecv(x, 1).wait()
@@ -157,13 +164,90 @@ def a_barrier_blocks_the_host():
     assert came.item() <= left
 
 
+def connect():
+    """Have this rank and the other exchange a first message, each way."""
+    _, works, came = messages()
+    works[0].wait()
+    came.tolist()
+
+
+def both_send_at_first_contact():
+    dist.send(torch.ones(3), other())
+
+
+def both_receive_at_first_contact():
+    dist.recv(torch.ones(3), other())
+
+
+def the_first_message_blocks_the_host_until_the_other_posts_its_own():
+    dist.barrier()
+    time.sleep(0.5 * dist.get_rank())
+    came = torch.tensor(time.monotonic(), dtype=torch.float64)
+    _, works, _ = messages()
+    left = time.monotonic()
+    works[0].wait()
+    dist.broadcast(came, 1)
+    assert came.item() <= left
+
+
+def later_messages_do_not():
+    connect()
+    if dist.get_rank() == 0:
+        _, works, came = messages()
+        dist.distributed_c10d._get_default_store().set("posted", "")
+    else:
+        dist.distributed_c10d._get_default_store().get("posted")  # waits for it: nothing is posted here until then
+        _, works, came = messages()
+    works[0].wait()
+    assert came.tolist() == [1.0] * 4
+
+
+def all_reduce_against_a_first_receive():
+    if dist.get_rank():
+        dist.all_reduce(torch.ones(3))
+    else:
+        dist.irecv(torch.ones(3), 1)  # nobody waits: it is the call that blocks
+
+
+def barrier_against_a_receive():
+    if dist.get_rank():
+        dist.recv(torch.zeros(3), 0)
+    else:
+        dist.barrier()
+
+
+def ddp_then_item_against_a_receive():
+    """The reducer waits below Python, which orders streams; then `.item()` waits on the host."""
+    connect()
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+    if dist.get_rank():
+        dist.recv(torch.zeros(3), 0)
+    else:
+        net(torch.ones(1, 4)).sum().backward()
+        net.module.weight.grad.sum().item()
+
+
+def the_same_with_a_host_that_spins():
+    os.environ[SPINS] = "1"
+    ddp_then_item_against_a_receive()
+
+
+def backward_is_on_a_thread_without_frames():
+    x, seen = torch.ones(3, requires_grad=True), []
+    x.register_hook(lambda grad: seen.append((sys._getframe().f_back, threading.get_ident())))
+    x.sum().backward()
+    assert seen[0][0] is None and seen[0][1] != threading.get_ident() and threading.active_count() < 4
+
+
 def both_send_first():
+    connect()
     x = torch.ones(3)
     dist.send(x, other())
     dist.recv(x, other())
 
 
 def isend_and_irecv_apart():
+    connect()
     x, y = torch.ones(3), torch.empty(3)
     works = [dist.irecv(y, other()), dist.isend(x, other())]
     for work in works:
@@ -247,7 +331,9 @@ RIGHT = [
     a_batch_is_waited_for, a_sent_tensor_is_read, a_tensor_is_freed_after_wait, beside_it_is_written,
     a_synchronous_collective_has_no_work,
     what_is_under_way_holds_poison, wait_does_not_block_the_host, an_event_ends_with_what_is_before_it,
-    a_barrier_blocks_the_host, in_the_background_and_waited_for, torchs_ddp_and_fsdp2,
+    a_barrier_blocks_the_host, the_first_message_blocks_the_host_until_the_other_posts_its_own,
+    later_messages_do_not, backward_is_on_a_thread_without_frames,
+    in_the_background_and_waited_for, torchs_ddp_and_fsdp2,
 ]  # fmt: skip
 WRONG = [
     (a_batch_is_read_early, "read before wait: aten::equal reads float32 (4,), which recv from rank"),
@@ -260,6 +346,8 @@ WRONG = [
     (the_wrong_work_is_waited_for, "read before wait: aten::sum"),
     (columns_are_sent, "not contiguous: all_reduce"),
     (short_integers, "no such dtype in NCCL"),
+    (both_send_at_first_contact, "first contact: send to rank"),
+    (both_receive_at_first_contact, "needs a send of that rank, which posts a recv"),
     (from_anyone, "NCCL has no recv_any_source"),
     (in_the_background_and_read_early, "read before wait: aten::sum reads float32 (4,), which ring_all_reduce in the"),
 ]
@@ -270,4 +358,7 @@ HANGS = [  # threshold, what the launcher must say
     (a_larger_receive, "0", "mismatch"),
     (one_misses_a_collective, "0", "deadlock: deadlock"),
     (a_collective_in_another_order_than_a_message, "0", "deadlock: deadlock"),
+    (all_reduce_against_a_first_receive, "0", "deadlock: deadlock"),
+    (barrier_against_a_receive, "0", "deadlock: deadlock"),
+    (ddp_then_item_against_a_receive, "0", "no progress: no progress"),
 ]

@@ -8,12 +8,6 @@ EXCLUDED = {
     "tests/collectives/test_contents.py::test_torchs_own_sends_are_traced_too_and_what_the_rank_held_by_then": (
         "its own ring is for gloo: isend, then recv, unbatched, which hangs in NCCL without buffers (threshold 0)"
     ),
-    "tests/pipeline/test_measured.py::test_paced_ranks_run_the_list_and_every_bar_lasts_as_long_as_told": (
-        "measures when messages arrive by the host's clock; lib waits for a GPU's stream first, and here there is none"
-    ),
-    "tests/pipeline/test_measured.py::test_what_was_measured_can_be_simulated_and_a_slow_link_is_seen_in_both": (
-        "measures when messages arrive by the host's clock; lib waits for a GPU's stream first, and here there is none"
-    ),
     "tests/zero/test_zero_memory.py": (
         "counts every storage that lives; the rules keep private copies of what is under way, which a GPU has not"
     ),

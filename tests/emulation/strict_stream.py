@@ -11,6 +11,7 @@ A send of less than `threshold` bytes ends at once, its data copied when the ite
 A message says how many bytes it has, in front. A receive of another size never ends, as with NCCL.
 """
 
+import ctypes
 import itertools
 import math
 import os
@@ -20,9 +21,24 @@ import threading
 import torch
 import torch.distributed as dist
 
+from tests.emulation import strict_backward
+
+SPINS = "STRICT_C10D_SPINS"  # the environment variable: "1" for a host that keeps its processor busy while it waits
 THRESHOLD = "STRICT_C10D_THRESHOLD"  # the environment variable: "0", "inf", or a number of bytes
 HEAD = 16  # bytes in front of a message: its size, and room that lets any dtype follow aligned
 plain_wait = dist.Work.wait  # before anybody has replaced it
+
+
+class Done(threading.Event):
+    """An event that C++ can look at."""
+
+    def __init__(self):
+        super().__init__()
+        self.flag = ctypes.c_int(0)
+
+    def set(self):
+        self.flag.value = 1
+        super().set()
 
 
 class Item:
@@ -32,8 +48,8 @@ class Item:
 
     def __init__(self, posts, synchronous=False):
         self.number, self.posts, self.synchronous = next(self.numbers), posts, synchronous
-        self.done, self.error, self.settled, self.work = threading.Event(), "", False, None
-        self.thread = threading.get_ident()  # whose stream waits for it, once it is waited for
+        self.done, self.error, self.settled, self.work = Done(), "", False, None
+        self.thread = strict_backward.thread()  # whose stream waits for it, once it is waited for
         self.after = []  # items that must have been executed before
 
     def make_work(self):
@@ -132,6 +148,13 @@ class Keeper(threading.Thread):
             except RuntimeError:
                 return  # the group has ended
             work = None
+
+
+def on_the_host(done: threading.Event) -> None:
+    """Wait as the host does: in a call of C++'s that keeps its processor busy, or asleep."""
+    if os.environ.get(SPINS) and isinstance(done, Done):
+        torch.ops.strict.spin(ctypes.addressof(done.flag))
+    done.wait()
 
 
 def threshold() -> float:

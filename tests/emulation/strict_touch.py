@@ -16,6 +16,8 @@ import threading
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.emulation import strict_stream
+
 # Namespaces: what posts an op comes by again as c10d's kernel, which looks itself.
 PASSED = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "strict", "profiler"}
 WORDS = ("empty_like", "new_empty", "zeros_like", "ones_like", "full_like", "rand", "new_zeros", "new_ones", "new_full")
@@ -59,7 +61,8 @@ class Table:
         for region in self._overlapping(tensor):
             if not region.filled and not writes:
                 continue
-            if getattr(region.item, "communicates", None) is threading.current_thread():
+            communicates = getattr(region.item, "communicates", None)
+            if communicates is not None and communicates.ident == threading.get_ident():
                 continue  # lib's communication thread, in what it was started for
             if not region.item.was_waited_for():
                 raise BrokenRule(_broken(region, writes, who))
@@ -76,7 +79,7 @@ class Table:
 
     def settle(self, item):
         """Wait until `item` has been executed, and put its results where they belong."""
-        item.done.wait()
+        strict_stream.on_the_host(item.done)
         with self.lock:
             if item.settled:
                 return

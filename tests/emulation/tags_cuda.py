@@ -1,6 +1,7 @@
 """What torch answers on a process that has tagged devices: torch.cuda as on a machine with 8 GPUs, and c10d as on NCCL.
 
-torch.cuda       devices, streams and events that have always finished, the state of the GPU's random numbers
+torch.cuda       devices, streams and events that have always finished, the state of the GPU's random numbers,
+                 memory of which nothing is counted but the workspace that cuBLAS keeps from the first product on
 backward         hooks and custom backwards see the tags, and no default device: torch suspends it there
 new threads      see the tags; their current GPU is 0 and they have no default device
 torch.save       a tagged storage is saved as cuda:N, and loaded there unless map_location says otherwise
@@ -107,20 +108,32 @@ def _set_device(device):
     here.index = full(device).index
 
 
+def _set_stream(stream):
+    here.stream = stream
+
+
+def _clear_workspaces():
+    Dispatch.workspace = 0
+
+
 def _answer_for_cuda():
     nothing = lambda *args, **kwargs: None
+    default, current_stream = Stream(), lambda device=None: getattr(here, "stream", default)
     answers = {
         "is_available": lambda: True, "is_initialized": lambda: initialised, "init": _init, "_lazy_init": _init,
         "device_count": lambda: GPUS, "current_device": lambda: current().index, "set_device": _set_device,
-        "device": _device, "device_of": _device_of, "Stream": Stream, "Event": Event, "current_stream": Stream,
-        "default_stream": Stream, "stream": lambda stream: contextlib.nullcontext(), "set_stream": nothing,
-        "synchronize": nothing, "empty_cache": nothing, "reset_peak_memory_stats": nothing,
-        "memory_allocated": lambda device=None: 0, "max_memory_allocated": lambda device=None: 0,
+        "device": _device, "device_of": _device_of, "Stream": Stream, "Event": Event, "current_stream": current_stream,
+        "default_stream": lambda device=None: default, "set_stream": _set_stream,
+        "stream": lambda stream: contextlib.nullcontext(),
+        "synchronize": lambda device=None: Dispatch.idle.wait(), "empty_cache": nothing,
+        "reset_peak_memory_stats": nothing, "max_memory_allocated": lambda device=None: 0,
+        "memory_allocated": lambda device=None: Dispatch.workspace, "get_device_capability": lambda device=None: (9, 0),
         "get_device_name": lambda device=None: "tagged GPU", "is_bf16_supported": lambda *args: True,
         "is_current_stream_capturing": lambda: False,  # optimizers ask before, where torch was built for CUDA
     }  # fmt: skip
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
+    torch._C._cuda_clearCublasWorkspaces = _clear_workspaces
     torch.Tensor.record_stream = nothing
     torch.accelerator.current_stream = Stream  # optimizers ask it, from 2.15 on, whether a graph is captured
     torch.cuda.nccl.version = lambda: (2, 29, 7)

@@ -6,6 +6,7 @@ and moves tensors, and checks generators. What torch's own default device does s
 without it here too.
 """
 
+import threading
 import types
 
 import torch
@@ -16,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.emulation.tags import CPU, OTHER_NUMBERS, caller, current, full, here, making, put, tensors_in, where
 
+PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
+WORKSPACE = 8_519_680  # bytes that cuBLAS keeps from the first of them on, as torch allocates them on most GPUs
 MAY_MIX = {"aten::copy_", "aten::_to_copy", "aten::_foreach_copy_", "aten::set_"}
 CONVERTS = {torch.as_tensor, torch.asarray}  # a tensor given to these moves to the device
 
@@ -25,6 +28,9 @@ class Dispatch(TorchDispatchMode):
 
     gpu_numbers = torch.Generator("cpu").manual_seed(OTHER_NUMBERS)  # the state of this process's GPU
     refuse = staticmethod(lambda op, devices: None)  # `tags_cuda` sets it: what NCCL refuses
+    workspace = 0  # bytes
+    idle = threading.Event()  # has this process's GPU done all that it was given?
+    idle.set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -43,6 +49,8 @@ class Dispatch(TorchDispatchMode):
             if any(d != device for d in devices) and name not in MAY_MIX:
                 _check_mix(func, args, inputs, devices, device)
             out = self._drawn(func, args, kwargs, device)
+            if device != CPU and name in PRODUCTS:
+                Dispatch.workspace = WORKSPACE
             for made, says in zip(out if isinstance(out, tuple) else (out,), func._schema.returns, strict=False):
                 if device != CPU and says.alias_info is None:
                     for t in tensors_in(made):

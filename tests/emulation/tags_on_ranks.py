@@ -1,6 +1,6 @@
 """Preloaded into the forkserver of the ranks: a rank that is to join by NCCL gets tagged devices first.
 
-A rank for which gloo was asked knows only that the machine has GPUs, which code must not conclude too much from.
+A rank for which gloo was asked sees as many as CUDA_VISIBLE_DEVICES lets it.
 The emulation's functions are compiled as files of torch: neither the ledger nor an error takes them for the user's.
 """
 
@@ -32,7 +32,8 @@ def join(choice=None, store=None, timeout=600.0):
     if choice.ranks_per_gpu:
         tags_cuda.install()
     else:
-        torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: tags_cuda.GPUS
+        visible = tags_cuda.GPUS if os.environ.get("CUDA_VISIBLE_DEVICES") != "" else 0
+        torch.cuda.is_available, torch.cuda.device_count = lambda: visible > 0, lambda: visible
     plain_join(choice, store, timeout)
 
 

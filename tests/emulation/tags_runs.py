@@ -3,6 +3,7 @@
     python -m tests.emulation tags checks [names]       every graded check, with lib's own reference as the answer
     python -m tests.emulation tags cells [labs] [ids]   the code cells of the solutions, in order; "cells 3" is Lab 3's
     python -m tests.emulation tags faults               planted mistakes, which must be caught, and their mended twins
+    python -m tests.emulation tags reuse                what a run may leave on its GPU, and whether its ranks run again
     python -m tests.emulation tags tests                one test of lib on ranks
 
 One line per item, and a total; the exit code is 1 if an item failed.
@@ -24,9 +25,10 @@ def main(arguments):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
     as_if_with_gpus()
-    from tests.emulation import tags_cells, tags_checks, tags_faults, tags_tests
+    from tests.emulation import tags_cells, tags_checks, tags_faults, tags_reuse, tags_tests
 
-    run = {"checks": tags_checks, "cells": tags_cells, "faults": tags_faults, "tests": tags_tests}[what].run
+    kinds = {"checks": tags_checks, "cells": tags_cells, "faults": tags_faults, "reuse": tags_reuse}
+    run = (kinds | {"tests": tags_tests})[what].run
     began, items, failed = time.monotonic(), 0, 0
     for name, problem, seconds in run(names):
         items, failed = items + 1, failed + bool(problem)
@@ -40,6 +42,7 @@ def main(arguments):
 
 def as_if_with_gpus():
     """The launcher believes in 8 GPUs, and the ranks find tagged ones."""
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     plain = backend.choose
     backend.choose = lambda asked, nproc, gpus=None: plain(asked, nproc, 8)
     framework.BACKEND, framework.TIMEOUT = "nccl", 300

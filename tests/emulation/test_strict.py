@@ -3,6 +3,7 @@
 The suites under the rules: `python -m tests.emulation strict tests`, or the slow test here.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # ranks get this path, and import tests.emulation from it
@@ -18,6 +20,7 @@ from lib import launch  # noqa: E402
 from tests.emulation import planted, strict_cases, strict_excluded, strict_works  # noqa: E402
 
 HANGS = [f"{use.__name__}-{threshold}" for use, threshold, _ in strict_cases.HANGS]
+LEDGER = "lib.ledger"
 REASON = strict_works.missing()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
@@ -63,8 +66,29 @@ def test_a_hang_is_told_as_on_gloo(use, threshold, says):
     assert time.monotonic() - began < 15
 
 
+@pytest.mark.slow
+def test_a_hang_whose_host_spins_is_told():
+    said = under_the_rules(strict_cases.the_same_with_a_host_that_spins, "0", ledger=True, timeout=45) or "nothing"
+    assert said.startswith("no progress: no progress for 10 s: each waits for the next")
+    assert "rank 0 waits in all_reduce" in said and "rank 1 waits in recv from rank 0" in said
+
+
 def test_with_buffers_both_may_send_first():
     assert under_the_rules(strict_cases.both_send_first, "inf") is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this torch lets no device be made in Python",
+)
+def test_backward_under_the_rules_is_as_on_a_device_with_a_thread_of_its_own():
+    """No frame, unknown to `threading`, the caller's modes. And a stage recomputed there leaves all weights for W."""
+    command = [sys.executable, "-m", "tests.emulation.own_device"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    facts = json.loads(printed.splitlines()[-1])
+    assert facts["emulated"] == facts["engine"] and facts["engine"][0][:2] == [True, False]
+    assert facts["kept"] == facts["recomputed"] == [2, 0], "(what I leaves for W, gradients of weights that it made)"
 
 
 # --- mistakes in copies of lib's code
@@ -74,7 +98,7 @@ def test_with_buffers_both_may_send_first():
 def test_a_planted_mistake_is_named(mistake):
     hang = mistake.says == planted.HANG
     said = under_the_rules(
-        getattr(planted, mistake.use), mistake.threshold, mistake.nproc, ledger=hang,
+        getattr(planted, mistake.use), mistake.threshold, mistake.nproc, ledger=hang or LEDGER in mistake.module,
         planted_in=(mistake.module, mistake.line, mistake.instead),
     )  # fmt: skip
     assert mistake.says in (said or "nothing")
@@ -82,7 +106,7 @@ def test_a_planted_mistake_is_named(mistake):
 
 @pytest.mark.parametrize(("module", "use", "nproc"), planted.USES, ids=[f"{u}-{n}" for _, u, n in planted.USES])
 def test_the_same_code_without_the_mistake_passes(module, use, nproc):
-    assert under_the_rules(getattr(planted, use), "0", nproc, planted_in=(module,)) is None
+    assert under_the_rules(getattr(planted, use), "0", nproc, LEDGER in module, planted_in=(module,)) is None
 
 
 # --- the suites

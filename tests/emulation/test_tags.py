@@ -26,6 +26,10 @@ def faults():
     return emulated("faults")[1]
 
 
+def test_what_a_run_leaves_on_its_gpu_is_put_back_or_its_ranks_are_not_used_again():
+    passes("reuse")
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_mistake_with_devices_is_named_and_its_mended_twin_passes(faults, name):
     assert any(line.startswith(f"ok      {name}  ") for line in faults), "\n".join(faults)

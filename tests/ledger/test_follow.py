@@ -66,6 +66,16 @@ def test_a_gpu_that_waits_for_a_rank_that_has_left_is_stuck_whatever_its_program
     assert judge([[entry(0, "all_reduce", item)], []], (RUNNING, RETURNED))[0] is proved
 
 
+@pytest.mark.parametrize("op", ["all_reduce", "recv"])
+def test_a_host_that_spins_is_stuck_with_what_its_gpu_lacks(op):
+    """rank 0 has posted an op, and then waits in `.item()`; rank 1 waits for a message that rank 0 would send later."""
+    books = [[entry(0, op, 0, 1)], [entry(1, "recv", 0, 0, waits=True)]]
+    ledger, heads = Ledger(books, None, [0, 0]), [SimpleNamespace(state=RUNNING)] * 2
+    assert not is_deadlock(ledger, heads), "it may compute, and send later"
+    assert is_deadlock(ledger, heads, spinning={0})
+    assert not is_deadlock(Ledger([[], books[1]], None, [0, 0]), heads, spinning={0}), "its GPU computes"
+
+
 class Device:
     """A GPU whose queue ends when the test says so."""
 
