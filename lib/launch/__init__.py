@@ -8,6 +8,8 @@ worker.py     what a rank does, run after run
 watch.py      the parent's watch: is it done, is it stuck, has a rank died
 errors.py     one error that names rank, line and values
 parameters.py names instead of the numbers of parameters, in what torch's DDP says
+ways_out.py   what people bring along from other launchers, and what to write instead
+copies.py     what a function changed on its rank, of which the notebook sees nothing
 output.py     what the ranks print
 stacks.py     where a rank is
 cpu_time.py   how much of the machine the ranks get

@@ -19,6 +19,12 @@ WELL_OVER = 1.3  # times the timeout: from here on it is said that more has pass
 GRADED = "LAB_REPORT" in os.environ and "LAB_OURS" not in os.environ  # a student's notebook runs, to be graded
 
 
+def short(error: Exception) -> Exception:
+    """`error`, of which a notebook shows the message alone: it is raised on purpose, and frames of lib add nothing."""
+    error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]
+    return error
+
+
 class Stopped(KeyboardInterrupt):
     """The stop button, or Ctrl-C: the ranks have been ended."""
 
@@ -100,7 +106,7 @@ def _failed(failure, folder, mismatch, reports):
     if failure.heads[first].state == EXITED:
         lines = [f"{who} called {report['text']} and left the others alone; return from the function instead"]
     else:
-        lines = [f"{who} raised {report['type']}: {report['text']}"]
+        lines = [f"{who} raised {report['type']}" + (f": {report['text']}" if report["text"] != report["type"] else "")]
     lines += _where(report)
     others = [rank for rank in reports if rank not in alike]
     twins = [rank for rank in others if reports[rank]["site"] == report["site"]]
@@ -130,6 +136,8 @@ def _where(report):
         lines = [*lines[:3], f"  ... {len(lines) - 6} more calls ...", *lines[-3:]]
     if report["values"]:
         lines.append("  where " + ", ".join(f"{name} = {value}" for name, value in report["values"].items()))
+    if report["way_out"]:
+        lines.append(f"  {report['way_out']}")
     return lines
 
 

@@ -1,8 +1,9 @@
 """What a run may leave in its rank, so that the next run on it sees nothing of it.
 
-    put back              random numbers, default dtype and device, grad mode, torch's threads and precision, printing,
-                          environment, warnings, logging, signal handlers, output streams; on a GPU the current device
-                          and stream, and the peaks of its memory; groups that were made are destroyed
+    put back              default dtype and device, grad mode, torch's threads and precision, printing, environment,
+                          warnings, logging, signal handlers, output streams; on a GPU the current device and stream,
+                          and the peaks of its memory; groups that were made are destroyed
+    seeded                random numbers, when the next run begins (generators.py)
     found, and the rank   a name of torch, its classes, torch.distributed, builtins or lib that is another object than
     is not used again     before; threads, processes, hooks, modes, ops nobody waited for, modules of the user's own,
                           meshes (torch caches by them), memory of a GPU that is still in use, or work on it that does
@@ -18,7 +19,6 @@ import gc
 import importlib.machinery
 import logging
 import os
-import random
 import signal
 import sys
 import sysconfig
@@ -27,7 +27,6 @@ import types
 import warnings
 from functools import partial
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh
@@ -64,8 +63,6 @@ SETTINGS = [  # (how it is read, how it is set)
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     *((partial(torch.is_autocast_enabled, d), partial(torch.set_autocast_enabled, d)) for d in ("cpu", "cuda")),
     *((partial(torch.get_autocast_dtype, d), partial(torch.set_autocast_dtype, d)) for d in ("cpu", "cuda")),
-    (torch.get_rng_state, torch.set_rng_state),
-    (np.random.get_state, np.random.set_state),
     (lambda: vars(torch._tensor_str.PRINT_OPTS).copy(), vars(torch._tensor_str.PRINT_OPTS).update),
     (sys.getrecursionlimit, sys.setrecursionlimit),
     (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
@@ -103,7 +100,6 @@ class Before:
         self.device = backend.device()
         self.on_gpu = self.device.type == "cuda"
         self.gpu_bytes = self._allocated() if self.on_gpu else 0
-        self.gpu_numbers = torch.cuda.get_rng_state() if self.on_gpu else None
         self.modes = torch._C._len_torch_dispatch_stack()
         self.meshes = _count_meshes()
         gc.collect()
@@ -164,7 +160,6 @@ class Before:
         for (_, put), before in zip(SETTINGS, self.settings, strict=True):
             put(before)
         torch.set_default_device(self.device if self.on_gpu else None)
-        random.seed()
         if dict(os.environ) != self.environment:
             os.environ.clear()
             os.environ.update(self.environment)
@@ -174,7 +169,6 @@ class Before:
                 signal.signal(number, handler)
         listen(self.stack)
         if self.on_gpu:
-            torch.cuda.set_rng_state(self.gpu_numbers)
             torch.cuda.reset_peak_memory_stats()
 
     def _gpu(self):

@@ -13,6 +13,8 @@ from typing import ClassVar
 import cloudpickle
 import torch
 
+from lib.launch import ways_out
+
 
 def _of_file(name, make, args):
     return make(*args).replace(co_filename=name)
@@ -36,28 +38,39 @@ def _is_plain(tensor):
     return tensor.is_contiguous() and not more
 
 
+class OnRanksAlone(TypeError):
+    """`what` cannot be made again in the notebook; `way` says what to return instead."""
+
+    def __init__(self, what: str, way: str):
+        super().__init__(f"{what} exists on ranks alone")
+        self.what, self.way = what, way
+
+
 class _Pickler(cloudpickle.Pickler):
     dispatch_table: ClassVar = ChainMap({types.CodeType: _reduced}, cloudpickle.Pickler.dispatch_table)
 
-    def __init__(self, buffer, on_cpu):
+    def __init__(self, buffer, to_notebook):
         super().__init__(buffer)
-        self.on_cpu = on_cpu
+        self.to_notebook = to_notebook
 
     def reducer_override(self, obj):
+        if self.to_notebook and (found := ways_out.of_result(obj)):
+            raise OnRanksAlone(*found)
         if not isinstance(obj, torch.Tensor):
             return super().reducer_override(obj)
-        if self.on_cpu and obj.is_cuda:
+        if self.to_notebook and obj.is_cuda:
             obj = obj.detach().cpu()
         if not _is_plain(obj):
             return obj.__reduce_ex__(5)
         return _tensor, (ctypes.string_at(obj.data_ptr(), obj.nbytes), obj.dtype, tuple(obj.shape))
 
 
-def dumps(thing, on_cpu: bool = False) -> bytes:
+def dumps(thing, to_notebook: bool = False) -> bytes:
     """`thing` as bytes, for `cloudpickle.load`. Raises what cloudpickle raises where something cannot be copied.
 
-    on_cpu: tensors on a GPU arrive on the CPU, as a notebook must not open a context on every GPU to read a loss.
+    to_notebook: tensors on a GPU arrive on the CPU, as a notebook must not open a context on every GPU to read a loss;
+        and what exists on ranks alone, such as a model with a process group, raises OnRanksAlone.
     """
     buffer = io.BytesIO()
-    _Pickler(buffer, on_cpu).dump(thing)
+    _Pickler(buffer, to_notebook).dump(thing)
     return buffer.getvalue()

@@ -14,8 +14,8 @@ import threading
 import cloudpickle
 
 from lib import backend as backends
-from lib.launch import alone, packing, warm, worker
-from lib.launch.errors import Stopped, from_failure, from_findings
+from lib.launch import alone, copies, packing, warm, ways_out, worker
+from lib.launch.errors import Stopped, from_failure, from_findings, short
 from lib.launch.output import Output
 from lib.launch.watch import watch
 from lib.ledger.book import lay_out
@@ -26,6 +26,7 @@ SLOW = (b"optim", b"fsdp")  # where a function names one of these, torch imports
 ROOM = 1 << 16  # bytes that a run needs free: with less, its books and results cannot be written
 _said: set[tuple] = set()  # what this kernel's ranks have run on
 _packing = threading.RLock()  # what travels by value is a list that all threads share
+ways_out.explain_outside()
 
 
 class Results(list):
@@ -33,7 +34,8 @@ class Results(list):
 
     ledger: what was sent, received and waited for (None when the ledger was off)
     output: [(rank, line), ...] that the ranks printed
-    warnings: what the audit found odd but cannot prove wrong
+    warnings: what the audit found odd but cannot prove wrong; what a rank changed in its copy of the notebook's
+        variables, which stays on the rank
     """
 
     ledger: Ledger | None
@@ -42,57 +44,68 @@ class Results(list):
 
 
 def run(
-    fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True, fresh: bool = False
-) -> Results:
+    fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True, fresh: bool = False,
+    seed: int = 0, **unknown,
+) -> Results:  # fmt: skip
     """Run fn(*args) on `nproc` ranks, printing what they print as `[rank 2] ...`; return their results in rank order.
 
-    fn and args travel by value, so a function typed into a notebook works, lambdas and all. On a rank,
-    torch.distributed is initialised, and torch runs on one thread.
+    fn and args travel by value, so a function typed into a notebook works, lambdas and all; what a rank changes in its
+    copies does not come back. On a rank, torch.distributed is initialised, and torch runs on one thread.
     backend: "auto" is NCCL where there is one GPU per rank, else gloo on the CPU; "gloo", "nccl", "nccl-shared".
     timeout: seconds from when all ranks have begun until a run that does not end is stopped and explained; what other
         programs on a busy machine keep from the ranks is not counted.
     ledger: keep the ranks' books (up to 200 microseconds per op; turn it off to measure time).
     fresh: on new processes. Else on those of an earlier run, which are as they were before it (lib/launch/warm.py).
+    seed: the base seed of the generators of torch, numpy and Python. Each rank's are seeded from it and the rank, so
+        they differ between the ranks and are the same in every run; another seed gives other numbers.
 
     Raises RankError, naming rank, line and values, if a rank fails, if they deadlock, if their calls do not match, or
     at the timeout; ValueError, TypeError or RuntimeError for what is wrong with the call. After any of these no process
     of the run is left; all end with this one.
     """
-    return _launch(fn, args, nproc, backend, timeout, ledger, fresh, show=True)
+    return _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, [*unknown], show=True)
 
 
 def capture(
-    fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True, fresh: bool = False
-) -> Results:
+    fn, *args, nproc: int = 4, backend: str = "auto", timeout: float = 60, ledger: bool = True, fresh: bool = False,
+    seed: int = 0, **unknown,
+) -> Results:  # fmt: skip
     """Like `run`, but prints nothing; what the ranks printed is in the result's `output`."""
-    return _launch(fn, args, nproc, backend, timeout, ledger, fresh, show=False)
+    return _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, [*unknown], show=False)
 
 
-def _launch(fn, args, nproc, backend, timeout, ledger, fresh, show):
+def _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, unknown, show):
     try:
-        _check_call(fn, nproc, timeout)
-        choice = backends.choose(backend, nproc)
+        _check_call(fn, args, nproc, timeout, seed, unknown)
+        choice = _choose(backend, nproc)
         if show:
             _say_once(choice)
-        settings, packed = _settings(ledger), _pack(fn, args)
+        settings, packed = _settings(ledger, seed), _pack(fn, args)
         slow = any(word in packed for word in SLOW)
         with alone.among_others(), _room_explained(), warm.taken(choice, nproc, fresh, slow) as ranks:
-            return _run_on(ranks, settings + packed, timeout, ledger, show)
+            results = _run_on(ranks, settings + packed, timeout, ledger, show)
+        if odd := ways_out.given_as_rank(fn, args, nproc):
+            results.warnings.insert(0, odd)
+        if show:
+            for text in results.warnings[:3]:
+                print(f"warning: {text}")
+        return results
     except KeyboardInterrupt:
         warm.end_interrupted()
         raise Stopped from None
 
 
-def _settings(ledger):
+def _settings(ledger, seed):
     """A line for the ranks: where they work and what they import is as it is here now."""
     try:
         folder = os.getcwd()
     except FileNotFoundError:
-        raise RuntimeError(
+        raise short(RuntimeError(
             "the working directory no longer exists, and ranks begin in it: change to one that does, "
             "as in os.chdir(os.path.expanduser('~'))"
-        ) from None
-    return json.dumps({"folder": folder, "path": sys.path, "argv": sys.argv, "ledger": ledger}).encode() + b"\n"
+        )) from None  # fmt: skip
+    settings = {"folder": folder, "path": sys.path, "argv": sys.argv, "ledger": ledger, "seed": seed}
+    return json.dumps(settings).encode() + b"\n"
 
 
 @contextlib.contextmanager
@@ -102,10 +115,10 @@ def _room_explained():
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        raise RuntimeError(
+        raise short(RuntimeError(
             f"no space is left in {tempfile.gettempdir()}, where a run keeps what is sent, the books and the results: "
             "make room there, or start Python with TMPDIR set to another folder"
-        ) from None
+        )) from None  # fmt: skip
 
 
 def _run_on(ranks, payload, timeout, ledger, show):
@@ -123,14 +136,14 @@ def _run_on(ranks, payload, timeout, ledger, show):
     if failure is not None and shutil.disk_usage(folder).free < ROOM:  # whatever the ranks say, this is why
         raise OSError(errno.ENOSPC, "the folder of the run is full")
     if failure is None and not all(os.path.exists(f"{folder}/result{rank}") for rank in range(nproc)):
-        raise RuntimeError(f"the ranks could not be started: {agent.error!r}")
+        raise short(RuntimeError(f"the ranks could not be started: {agent.error!r}"))
     if failure is not None:
         failure.exit_codes = {rank: agent.exit_code(rank) for rank in failure.gone}
         failure.gone = _guilty(failure)
         error = from_failure(failure, folder)
         error.output = output.lines
         raise error from None
-    return _collect(folder, nproc, books, output, ledger, show)
+    return _collect(folder, nproc, books, output, ledger)
 
 
 def _guilty(failure):
@@ -139,7 +152,7 @@ def _guilty(failure):
     return by_themselves or failure.gone[:1]
 
 
-def _collect(folder, nproc, books, output, ledger, show):
+def _collect(folder, nproc, books, output, ledger):
     results = Results()
     results.ledger, results.output, results.warnings = None, output.lines, []
     if ledger:
@@ -148,31 +161,62 @@ def _collect(folder, nproc, books, output, ledger, show):
         if any(f.certain for f in findings):
             raise from_findings([f for f in findings if f.certain], results.ledger)
         results.warnings = [f.text for f in findings]
-        if show:
-            for text in results.warnings[:3]:
-                print(f"warning: {text}")
     for rank in range(nproc):
         with open(f"{folder}/result{rank}", "rb") as file:
-            results.append(cloudpickle.load(file))
+            results.append(_loaded(file, rank))
+    if lost := copies.warning(folder, nproc, {rank for rank, _ in output.lines}):
+        results.warnings.append(lost)
     return results
 
 
-def _check_call(fn, nproc, timeout):
+def _loaded(file, rank):
+    try:
+        return cloudpickle.load(file)
+    except Exception as error:
+        raise short(TypeError(
+            f"what rank {rank} returned cannot be made again in the notebook ({type(error).__name__}: {error}). "
+            "Return tensors, numbers, strings, lists or dicts of them."
+        )) from error  # fmt: skip
+
+
+def _choose(backend, nproc):
+    try:
+        return backends.choose(backend, nproc)
+    except (ValueError, RuntimeError) as error:
+        raised_by = error.__traceback__.tb_next
+        if raised_by.tb_frame.f_code is backends.choose.__code__ and raised_by.tb_next is None:  # on purpose
+            short(error)
+        raise
+
+
+def _check_call(fn, args, nproc, timeout, seed, unknown):
+    """Raises what is wrong with the call itself."""
+    if wrong := _wrong_call(fn, args, nproc, timeout, seed, unknown):
+        raise short(wrong)
+
+
+def _wrong_call(fn, args, nproc, timeout, seed, unknown):
     if worker.rank_of_this_process is not None:
-        raise RuntimeError(
+        return RuntimeError(
             f"launch.run was called inside rank {worker.rank_of_this_process}: ranks do not launch ranks. "
             "Call it from the notebook, and use dist.new_group for a smaller group."
         )
     if not callable(fn):
-        raise TypeError(f"launch.run runs a function, not {fn!r}: write launch.run(my_function, arg1, arg2, nproc=4)")
+        return TypeError(ways_out.no_function(fn))
+    if unknown:
+        return TypeError(ways_out.unknown_names(unknown))
     if isinstance(nproc, bool) or not isinstance(nproc, int):
-        raise TypeError(
+        return TypeError(
             f"nproc={nproc!r} is a {type(nproc).__name__}; how many ranks? Use a whole number such as nproc=4"
         )
     if nproc < 1:
-        raise ValueError(f"nproc={nproc}: a run needs at least one rank")
+        return ValueError(f"nproc={nproc}: a run needs at least one rank")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise ValueError(f"timeout={timeout!r}: give a number of seconds above 0")
+        return ValueError(f"timeout={timeout!r}: give a number of seconds above 0")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        return TypeError(f"seed={seed!r} is a {type(seed).__name__}; the base seed is a whole number such as seed=1")
+    wrong = ways_out.of_call(fn, args)
+    return TypeError(wrong) if wrong else None
 
 
 def _say_once(choice):
@@ -203,6 +247,11 @@ def _pack(fn, args):
 
 
 def _name_what_cannot_be_packed(fn, args):
+    if line := ways_out.shell_line((fn, *args)):
+        raise short(TypeError(
+            f"{line}\n  Lines with ! or % belong to the notebook, and a rank is a plain Python process. Put this one "
+            "into a cell of its own before launch.run, or use subprocess.run([...]) on the rank."
+        )) from None  # fmt: skip
     outside = "something that cannot be copied to another process (an open file, a lock, a generator, a figure)"
     things = [(fn, getattr(fn, "__name__", repr(fn)), f"It uses {outside}; make that inside the function.")]
     for position, arg in enumerate(args):
@@ -212,8 +261,8 @@ def _name_what_cannot_be_packed(fn, args):
         try:
             packing.dumps(thing)
         except Exception as error:
-            short = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-            raise TypeError(f"{name} cannot be sent to the ranks: {short}. {advice}") from None
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+            raise short(TypeError(f"{name} cannot be sent to the ranks: {why}. {advice}")) from None
 
 
 def _is_users(module):

@@ -17,7 +17,7 @@ import types
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from lib import backend, ledger
+from lib import backend, generators, ledger
 
 TEMPLATE = '''"""{name}, as a script: {command}"""
 
@@ -28,6 +28,7 @@ TEMPLATE = '''"""{name}, as a script: {command}"""
 @record  # torchrun then shows the traceback of a rank that failed
 def {main}():
     backend.join()  # this rank's device and process group, by RANK, WORLD_SIZE, ... of torchrun
+    generators.seed({seed}, dist.get_rank())  # random numbers differ by rank, and are those of launch.run
     with ledger.record_to_dir():  # a book of what this rank sends, in $LEDGER_DIR, if that is set
         result = {name}({args})
         if result is not None:
@@ -41,16 +42,18 @@ if __name__ == "__main__":
 '''
 NEEDED = {
     "dist": (dist, "import torch.distributed as dist"),
-    "backend": (backend, "from lib import backend, ledger"),
-    "ledger": (ledger, "from lib import backend, ledger"),
+    "backend": (backend, "from lib import backend, generators, ledger"),
+    "generators": (generators, "from lib import backend, generators, ledger"),
+    "ledger": (ledger, "from lib import backend, generators, ledger"),
     "record": (record, "from torch.distributed.elastic.multiprocessing.errors import record"),
 }
 
 
-def as_script(fn, path: str | os.PathLike, *args, nproc: int = 4) -> str:
+def as_script(fn, path: str | os.PathLike, *args, nproc: int = 4, seed: int = 0) -> str:
     """Write fn(*args) as a file that torchrun runs, and return the command line that runs it.
 
     args and the notebook's values that fn uses must be numbers, strings, or tuples, lists, dicts of them.
+    seed: the base seed, as of `launch.run`, which draws the same random numbers on as many ranks.
     Raises TypeError, naming the value, for one that cannot be written down, for one that has a name which the script
     needs itself (NEEDED), and for a function without source.
     """
@@ -66,6 +69,7 @@ def as_script(fn, path: str | os.PathLike, *args, nproc: int = 4) -> str:
     text = TEMPLATE.format(
         name=fn.__name__,
         main=main,
+        seed=seed,
         command=command + os.path.basename(path),
         imports="\n".join(sorted(set(imports.values()), key=lambda line: ("lib" in line, line[:4] == "from", line))),
         body="\n\n".join(pieces.values()),

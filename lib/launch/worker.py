@@ -19,6 +19,7 @@ import os
 import signal
 import struct
 import sys
+import sysconfig
 import time
 import traceback
 
@@ -26,8 +27,8 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from lib import backend, ledger, linux, peers
-from lib.launch import groups, packing
+from lib import backend, generators, ledger, linux, peers
+from lib.launch import copies, groups, packing, ways_out
 from lib.launch.leftovers import Before, listen
 from lib.launch.parameters import with_names
 from lib.launch.stacks import LIB
@@ -38,6 +39,7 @@ rank_of_this_process: int | None = None
 # cloudpickle takes it, here and in the notebook, for one made up in the notebook, and sends its classes by value.
 sys.modules.setdefault("torch._C._functions", torch._C._functions)
 
+STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 STARTING, RESTED, BUSY, USED = b".r-x"  # what a rank says of itself, in the file `state`
 STATE = struct.Struct("<Bqq")  # that; how many collectives it has called on all ranks' group, and groups it has made
 FOR_EVER = 30 * 86_400.0  # seconds: the parent's watch speaks first
@@ -66,6 +68,7 @@ def main(folder: str, choice: backend.Choice, made: int) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", backend.loopback())
     if not choice.ranks_per_gpu:  # else a stray `.cuda()` would open contexts there, and `backend.device()` say GPU 0
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    ways_out.refuse_debuggers()
     trouble = before = None
     try:
         backend.join(choice, dist.FileStore(f"{folder}/store", world_size), FOR_EVER)
@@ -116,12 +119,15 @@ def _run(folder, number, rank, world_size, trouble):
             groups.begin(number, timed=not settings["ledger"])
             book.begin()
             fn, args = _load(settings, file)
+        generators.seed(settings["seed"], rank)
         if settings["ledger"]:
             ledger.install(book)
+        own = copies.Copies(fn, args)
         result = fn(*args)
         ledger.finish()
         ledger.uninstall()
         _save(result, f"{folder}/result{rank}")
+        own.report(result, f"{folder}/copies{rank}")
     except BaseException as error:
         _report(error, f"{folder}/error{rank}")
         sys.stdout.flush()
@@ -164,7 +170,11 @@ def _keep_freed_memory():
 
 def _save(result, path):
     try:
-        packed = packing.dumps(result, on_cpu=True)
+        packed = packing.dumps(result, to_notebook=True)
+    except packing.OnRanksAlone as error:
+        inside = "" if ways_out.of_result(result) else f" a {type(result).__name__} with"
+        way = "Return model.state_dict()" if inside and isinstance(result, torch.nn.Module) else error.way
+        raise TypeError(f"the function returned{inside} {error.what}, which exists on ranks alone. {way}.") from None
     except Exception as error:
         raise TypeError(
             f"the function returned a {type(result).__name__}, which cannot be sent back to the notebook "
@@ -181,7 +191,8 @@ def _report(error, path):
         file = frame.f_code.co_filename
         if not file.startswith((LIB + "launch", LIB + "ledger", LIB + "peers.py")) and "site-packages" not in file:
             frames.append((file, line, frame.f_code.co_name, frame))
-    user = next((f for f in reversed(frames) if not f[0].startswith((LIB, "<frozen"))), frames[-1] if frames else None)
+    theirs = [f for f in frames if not f[0].startswith((LIB, STDLIB, "<frozen"))]
+    user = [*frames[-1:], *theirs[-1:]][-1] if frames else None
     # also inside other things: to read a tensor on a GPU waits behind an op that hangs; and nobody reads a whole one
     torch.Tensor.__repr__ = torch.nn.Parameter.__repr__ = _form
     text = with_names(_text_of(error), error.__traceback__)
@@ -193,6 +204,7 @@ def _report(error, path):
         "frames": [f[:3] for f in frames],
         "site": user[:3] if user else None,
         "values": _values(user[3], user[1]) if user else {},
+        "way_out": ways_out.of_error(text) if theirs else "",
     }
     with open(path, "w") as file:
         json.dump(facts, file)

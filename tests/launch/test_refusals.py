@@ -35,6 +35,11 @@ def test_nproc_that_is_no_whole_number_is_refused(nproc):
         launch.run(world_sum, nproc=nproc)
 
 
+def test_a_seed_that_is_no_whole_number_is_refused():
+    with pytest.raises(TypeError, match=r"seed=1\.5 is a float; the base seed is a whole number"):
+        launch.run(world_sum, nproc=2, seed=1.5)
+
+
 def test_something_that_is_no_function_is_refused():
     with pytest.raises(TypeError, match=r"launch.run runs a function, not 3\.0"):
         launch.run(world_sum() if dist.is_initialized() else 3.0, nproc=2)

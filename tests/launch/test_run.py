@@ -2,6 +2,7 @@
 
 import io
 import os
+import random
 import re
 import signal
 import sys
@@ -9,6 +10,7 @@ import time
 from importlib import import_module
 
 import cloudpickle
+import numpy as np
 import own_processes
 import psutil
 import pytest
@@ -97,8 +99,42 @@ def test_without_a_ledger_there_is_none():
     assert launch.capture(lambda: 1, nproc=2, ledger=False).ledger is None
 
 
-def test_a_rank_runs_on_one_thread_and_its_random_numbers_are_its_own_to_seed():
+def test_a_rank_runs_on_one_thread():
     assert launch.capture(torch.get_num_threads, nproc=2) == [1, 1]
+
+
+def drawn():
+    first = torch.rand(1).item(), torch.rand(1, device=backend.device()).item(), np.random.rand(), random.random()
+    weights = torch.nn.Linear(2, 1).weight.tolist()
+    order = list(torch.utils.data.RandomSampler(range(50)))
+    torch.manual_seed(3)
+    return *first, str(weights), str(order), torch.rand(1).item()
+
+
+def test_random_numbers_differ_by_rank_and_repeat_from_run_to_run():
+    """As under torchrun; and a number that all ranks seed with gives all of them the same."""
+    runs = [launch.capture(drawn, nproc=nproc, fresh=fresh) for nproc, fresh in ((3, False), (3, False), (2, True))]
+    assert runs[0] == runs[1] and runs[0][:2] == runs[2]
+    by_kind = [set(values) for values in zip(*runs[0], *launch.capture(drawn, nproc=3, seed=1), strict=True)]
+    assert [len(values) for values in by_kind] == [6, 6, 6, 6, 6, 6, 1]  # the next base seed's ranks differ, too
+
+
+def trains_without_a_broadcast():
+    """No seed, no broadcast: replicas begin apart, and an averaged gradient keeps them apart."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(4, 2)).pow(2).mean().backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad, dist.ReduceOp.AVG)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.weight.tolist()
+
+
+def test_a_forgotten_broadcast_is_seen():
+    one, other = launch.capture(trains_without_a_broadcast, nproc=2, backend="gloo")
+    assert one != other
 
 
 def test_prints_stream_while_ranks_run(tmp_path, monkeypatch):

@@ -21,15 +21,20 @@ def test_a_function_becomes_a_script_that_torchrun_runs(tmp_path):
         FACTOR = 3
         def scaled(x):
             return x * FACTOR
+        def draw():
+            return torch.rand(1).item()
         def total(n):
             x = scaled(torch.ones(n))
             dist.all_reduce(x)
             return x.sum().item()
         print(launch.as_script(total, r"{tmp_path}/total.py", 5, nproc=2))
+        print(launch.as_script(draw, r"{tmp_path}/draw.py", nproc=2, seed=7))
+        print(*launch.capture(draw, nproc=2, backend="gloo", seed=7))
     """
     path = tmp_path / "cell.py"
     path.write_text(textwrap.dedent(body))
-    command = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout.split()
+    said = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout.splitlines()
+    command, command_to_draw, drawn = (line.split() for line in said[-3:])
     assert command[:4] == ["torchrun", "--standalone", "--nproc-per-node", "2"]
     books = tmp_path / "books"
     ran = subprocess.run(
@@ -41,6 +46,11 @@ def test_a_function_becomes_a_script_that_torchrun_runs(tmp_path):
     judged = subprocess.run([sys.executable, "-m", "lib.ledger", books], capture_output=True, text=True)
     assert judged.returncode == 0, judged.stdout + judged.stderr
     assert "the books agree" in judged.stdout
+    again = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *command_to_draw[1:]], capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert sorted(again.stdout.split("\n"))[-2:] == [f"[rank {r}] {drawn[r]}" for r in range(2)]
 
 
 CELLS = [
@@ -142,7 +152,7 @@ def record():
 @pytest.mark.parametrize(
     ("fn", "says"),
     [
-        (names_a_backend, "backend is a str of yours, .* `from lib import backend, ledger`: give yours another name"),
+        (names_a_backend, "backend is a str of yours, .* `from lib import backend, .*ledger`: give yours another name"),
         (record, r"record is a function of yours, .* `from torch\..* import record`: give yours another name"),
     ],
 )
