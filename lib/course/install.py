@@ -153,8 +153,9 @@ def own_index(settings):
 
 def default_index():
     """The index that pip uses if its settings name none, as its help says; "" if that is not found there."""
-    command = [sys.executable, "-m", "pip", "install", "--isolated", "--help"]  # in this order
-    told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    command = [sys.executable, "-m", "pip", "install", "--isolated", "--help"]  # without the environment's settings
+    without = {**os.environ, "PIP_CONFIG_FILE": os.devnull}  # and without those of files
+    told = subprocess.run(command, env=without, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     found = re.search(r"--index-url <url> [^(]*\(default (\S+)\)", " ".join(told.split()))
     return found.group(1) if found else ""
 
