@@ -34,7 +34,7 @@ ERRORS = [  # (what the text says, only on a rank without a GPU, the way out)
         "destroy_process_group at the end; dist.get_rank() and dist.get_world_size() give the two numbers.",
     ),
     (
-        r"Default process group has not been initialized", False,
+        r"Default process group has not been initialized|Process group cannot be None", False,
         "This rank has called dist.destroy_process_group() before. Leave it out: launch.run ends the group itself.",
     ),
     (r"reading a line", False, f"{NO_KEYBOARD}. Ask before launch.run, and pass the answer as an argument."),
