@@ -242,8 +242,8 @@ def test_a_deadlock_gets_the_verdict_that_the_readme_s_picture_shows(browser, se
         lab.js("return window.jupyterapp.commands.execute('application:toggle-left-area')")
         page.add_style_tag(content=".Toastify, .jp-cell-toolbar { display: none }")
         lab.go_to("send-recv-answer")
-        top = until(lambda: page.locator(".jp-mod-active").bounding_box(), "the answer's place")
-        output = page.locator(".jp-mod-active + * .jp-Cell-outputWrapper").bounding_box()
+        top = until(lambda: page.locator(".jp-Cell.jp-mod-active").bounding_box(), "the answer's place")
+        output = page.locator(".jp-Cell.jp-mod-active + .jp-Cell .jp-Cell-outputWrapper").bounding_box()
         clip = {
             "x": top["x"],
             "y": top["y"],
