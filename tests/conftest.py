@@ -9,16 +9,35 @@ So `make test` tests the same on a machine with eight GPUs as on one without. Te
 those of the collectives, run on it, or are skipped where the GPUs are too few.
 """
 
+import atexit
 import contextlib
 import fcntl
 import gc
 import os
 import pathlib
 import random
+import shutil
 import tempfile
 
 import pytest
 
+
+def temporary_folder_of_its_own():
+    """For what these tests and their programs make, but for pytest's own folders, which are kept for a look at them.
+
+    lib keeps two files there that a measurement locks, to have the machine for itself (lib/launch/alone.py). With those
+    of the machine, each launch of a test would wait up to a minute while a notebook measures, or another checkout.
+    """
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = tempfile.mkdtemp(prefix="labs-")
+    os.chmod(folder, 0o755)  # notebooks are graded as another user
+    os.environ["TMPDIR"], tempfile.tempdir = folder, None
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+# Before anything registers what it does at exit: the last to be called is this, when no process needs the folder.
+if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers of pytest-xdist inherit it
+    temporary_folder_of_its_own()
 with contextlib.suppress(ModuleNotFoundError):  # a student's bundle has no lib.course
     import lib.course  # noqa: F401  before nbformat: see there what it leaves out
 
@@ -38,27 +57,12 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if not hasattr(config, "workerinput"):  # the workers of pytest-xdist inherit it
-        temporary_folder_of_its_own(config)
     if config.getoption("--backend") == "gloo":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch looks
     # First in the list, so that what pyproject.toml says of a warning by name comes before it.
     own = sorted({"lib", "tests", *(path.stem for path in pathlib.Path(__file__).parent.rglob("*.py"))})
     # A file that was not closed is blamed on whatever line runs when it is collected.
     config.getini("filterwarnings")[:0] = [rf"error:::({'|'.join(own)})(\.|$)", "ignore::ResourceWarning"]
-
-
-def temporary_folder_of_its_own(config):
-    """For what these tests and their programs make, but for pytest's own folders, which are kept for a look at them.
-
-    lib keeps two files there that a measurement locks, to have the machine for itself (lib/launch/alone.py). With those
-    of the machine, each launch of a test would wait up to a minute while a notebook measures, or another checkout.
-    """
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    folder = tempfile.TemporaryDirectory(prefix="labs-", ignore_cleanup_errors=True)
-    os.chmod(folder.name, 0o755)  # notebooks are graded as another user
-    os.environ["TMPDIR"], tempfile.tempdir = folder.name, None
-    config.add_cleanup(folder.cleanup)
 
 
 def pytest_generate_tests(metafunc):

@@ -26,7 +26,16 @@ from .strip_solutions import Definition, strip_solutions, without_mistakes
 BUNDLE = Path(__file__).with_name("bundle")
 ROOT_FILES = ("LICENSE", ".gitignore")
 LIB_FILES = {".py", ".csv", ".md", ".json", ".png"}
-TESTS = ("conftest.py", "test_quick.py", "launch", "ledger", "test_backend.py", "test_model.py", "test_text.py")
+TESTS = (
+    "conftest.py",
+    "own_processes.py",
+    "test_quick.py",
+    "launch",
+    "ledger",
+    "test_backend.py",
+    "test_model.py",
+    "test_text.py",
+)
 # For who changes lib. What makes known mistakes, and they themselves: a table of what they leave behind ships. Of
 # lib/course only what `make setup`, `make lab` and `make merge` need.
 LEFT_OUT = re.compile(

@@ -265,6 +265,15 @@ def test_a_folder_with_something_in_it_an_unknown_lab_and_an_odd_python_are_refu
     assert not (tmp_path / "new").exists()
 
 
+def test_its_tests_find_all_that_they_import(bundle):
+    ours, theirs = ({path.stem for path in (root / "tests").rglob("*.py")} for root in (ROOT, bundle))
+    for path in (bundle / "tests").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        imported = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
+        imported += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+        assert ours.intersection(imported) <= theirs, path
+
+
 def test_it_installs_and_passes_its_own_quick_test(bundle, tmp_path):
     """Into an environment of its own, which finds torch and the rest where this Python has them."""
     home = tmp_path / "venv"
