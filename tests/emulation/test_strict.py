@@ -19,10 +19,17 @@ sys.path.insert(0, str(ROOT))  # ranks get this path, and import tests.emulation
 from lib import launch  # noqa: E402
 from tests.emulation import planted, strict_cases, strict_excluded, strict_works  # noqa: E402
 
-HANGS = [f"{use.__name__}-{threshold}" for use, threshold, _ in strict_cases.HANGS]
+SLOW = {  # those whose rule others show, too
+    "later_messages_do_not", "both_receive_at_first_contact", "ddp_then_item_against_a_receive-0", "swap_connected-2",
+    "a paced rank sleeps before its input has come", "paced_after_a_message-2",
+}  # fmt: skip
 LEDGER = "lib.ledger"
 REASON = strict_works.missing()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+
+def case(name, *values):
+    return pytest.param(*values, id=name, marks=pytest.mark.slow if name in SLOW else ())
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,18 +53,18 @@ def under_the_rules(use, threshold="inf", nproc=2, ledger=False, planted_in=(), 
 # --- each rule
 
 
-@pytest.mark.parametrize("use", strict_cases.RIGHT, ids=lambda use: use.__name__)
+@pytest.mark.parametrize("use", [case(use.__name__, use) for use in strict_cases.RIGHT])
 def test_right_code_passes(use):
     assert under_the_rules(use) is None
 
 
-@pytest.mark.parametrize(("use", "says"), strict_cases.WRONG, ids=[u.__name__ for u, _ in strict_cases.WRONG])
+@pytest.mark.parametrize(("use", "says"), [case(wrong[0].__name__, *wrong) for wrong in strict_cases.WRONG])
 def test_a_broken_rule_is_named(use, says):
     assert says in (under_the_rules(use) or "nothing")
 
 
 @pytest.mark.parametrize(
-    ("use", "threshold", "says"), strict_cases.HANGS, ids=[f"{u.__name__}-{t}" for u, t, _ in strict_cases.HANGS]
+    ("use", "threshold", "says"), [case(f"{hang[0].__name__}-{hang[1]}", *hang) for hang in strict_cases.HANGS]
 )
 def test_a_hang_is_told_as_on_gloo(use, threshold, says):
     began = time.monotonic()
@@ -94,7 +101,7 @@ def test_backward_under_the_rules_is_as_on_a_device_with_a_thread_of_its_own():
 # --- mistakes in copies of lib's code
 
 
-@pytest.mark.parametrize("mistake", planted.MISTAKES, ids=lambda m: m.name)
+@pytest.mark.parametrize("mistake", [case(mistake.name, mistake) for mistake in planted.MISTAKES])
 def test_a_planted_mistake_is_named(mistake):
     hang = mistake.says == planted.HANG
     said = under_the_rules(
@@ -104,7 +111,7 @@ def test_a_planted_mistake_is_named(mistake):
     assert mistake.says in (said or "nothing")
 
 
-@pytest.mark.parametrize(("module", "use", "nproc"), planted.USES, ids=[f"{u}-{n}" for _, u, n in planted.USES])
+@pytest.mark.parametrize(("module", "use", "nproc"), [case(f"{use[1]}-{use[2]}", *use) for use in planted.USES])
 def test_the_same_code_without_the_mistake_passes(module, use, nproc):
     assert under_the_rules(getattr(planted, use), "0", nproc, LEDGER in module, planted_in=(module,)) is None
 

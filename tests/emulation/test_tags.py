@@ -26,6 +26,7 @@ def faults():
     return emulated("faults")[1]
 
 
+@pytest.mark.slow
 def test_what_a_run_leaves_on_its_gpu_is_put_back_or_its_ranks_are_not_used_again():
     passes("reuse")
 
