@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -67,10 +66,8 @@ def test_a_broken_rule_is_named(use, says):
     ("use", "threshold", "says"), [case(f"{hang[0].__name__}-{hang[1]}", *hang) for hang in strict_cases.HANGS]
 )
 def test_a_hang_is_told_as_on_gloo(use, threshold, says):
-    began = time.monotonic()
-    said = under_the_rules(use, threshold, ledger=True, timeout=30) or "nothing"
-    assert said.startswith(says)
-    assert time.monotonic() - began < 15
+    """Before the time is over, which the launcher counts from when all ranks have begun."""
+    assert (under_the_rules(use, threshold, ledger=True, timeout=15) or "nothing").startswith(says)
 
 
 @pytest.mark.slow

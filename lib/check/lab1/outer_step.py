@@ -52,7 +52,8 @@ def _begin():
 
 def _right(case, group):
     """[(start, velocity) after each round]: lib's own, on this rank alone, told what all ranks together give."""
-    start, velocity, found = _begin(), [torch.zeros(shape, dtype=torch.float64) for shape in SHAPES], []
+    start, found = _begin(), []
+    velocity = [torch.zeros_like(w) for w in start]
     for number in range(ROUNDS):
         parts = zip(*(_moved(rank, number) for rank in range(case.world_size)), strict=True)
         sums = iter([-sum(part) for part in parts])

@@ -145,12 +145,12 @@ def _chosen(case, N, rank, number):
     """The experts that a rank's tokens ask for, (n, k); -1 is nobody."""
     n, E = case.tokens[rank] + 2 * number, N * case.each
     if case.what == ONE:
-        return torch.full((n, 1), E - 1)
+        return torch.full((n, 1), E - 1, device="cpu")
     liking = draw(case.seed + 40 + 10 * number + rank, n, E)
     liking[:, 1::2] -= 100.0 * (case.what == SOME_IDLE)  # experts 1, 3, 5, ... get nobody
     chosen = liking.argsort(1, descending=True)[:, : case.k]
     if case.what in (ANY, NOBODY):  # the last expert is asked, or bincount would be short: SOME_IDLE's point
-        chosen[-1:] = torch.arange(E - 1, E - 1 - case.k, -1)
+        chosen[-1:] = torch.arange(E - 1, E - 1 - case.k, -1, device="cpu")
     if case.what == NOBODY:
         chosen[1:-1:2, 1:] = -1
         chosen[:1] = -1
@@ -171,7 +171,7 @@ def _one_process(case, N, number):
         x, weights, dy = x.requires_grad_(), weights.requires_grad_(), draw(seed + 30 + rank, n, D)
         asked = [[(weights[t, j], e) for j, e in enumerate(row) if e >= 0] for t, row in enumerate(chosen.tolist())]
         ys = [sum((w * ((x[t] @ w_in[e]).tanh() @ w_out[e]) for w, e in of), 0 * x[t]) for t, of in enumerate(asked)]
-        out = torch.stack(ys) if ys else torch.zeros(0, D, dtype=x.dtype)
+        out = torch.stack(ys) if ys else torch.zeros_like(x)
         loss = loss + (out * dy).sum()
         ranks.append((x, chosen, weights, out.detach(), dy))
     leaves = [w_in, w_out, *(leaf for x, _, weights, *_ in ranks for leaf in (x, weights))]
