@@ -17,7 +17,8 @@ OF_LINUX = re.compile(  # calls that macOS has not, its Python neither; and path
     r"O_(PATH|TMPFILE)|fdatasync|posix_f\w+|copy_file_range|splice|SIGRT\w+|sigtimedwait|AF_NETLINK|(/proc|/sys)(/.*)?"
 )
 SANDBOX = {"course/namespaces.py", "course/supervisor.py", "course/sandbox.py"}
-BEHIND = {"linux.py", *SANDBOX}
+INSTALLS = {"course/install.py"}  # looks for an NVIDIA driver, before there is anything but the standard library
+BEHIND = {"linux.py", *SANDBOX, *INSTALLS}
 
 HIDDEN = os.environ | {linux.WITHOUT: "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 BEGIN = """
