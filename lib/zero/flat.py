@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.buckets import slots
+from lib.buckets import check_replicated, dense_gradient, slots
 
 
 def padded_size(n, world_size):
@@ -41,12 +41,13 @@ class Flat:
     whole        (padded,)     every rank's shard
     shard        (padded/N,)   this rank's, a view of `whole`; a leaf, for the optimizer
     slots        the pieces of `whole` in the shapes of the parameters
-    Sends: a broadcast of the line.
+    Sends: a broadcast of the line. Raises ValueError for shards, or experts, that differ between the group's ranks.
     """
 
     def __init__(self, parameters, group=None):
         rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.parameters, self.group = list(parameters), group
+        check_replicated(self.parameters, group)
         self.n = sum(p.numel() for p in self.parameters)
         self.padded = padded_size(self.n, self.world_size)
         self.whole = self.parameters[0].detach().new_zeros(self.padded)
@@ -71,7 +72,7 @@ class Flat:
         """
         line = self.shard.new_zeros(self.padded)  # zeros: the padding's gradient, or the optimizer would move it
         for parameter, slot in zip(self.parameters, slots(line[: self.n], self.slots), strict=True):
-            if parameter.grad is not None:
+            if dense_gradient(parameter) is not None:
                 torch.div(parameter.grad, self.world_size, out=slot)
                 parameter.grad = None
         return line
