@@ -65,7 +65,7 @@ class MoE(nn.Module):
         return self.combine(rows, routing, len(tokens)).view_as(x)  # (..., D)
 
     def route(self, tokens, uniform=None):
-        """Where the tokens go: (n, D) -> Routing. Sets `last`. The router may be in float32 where experts are in 16 bits."""
+        """Where the tokens go: (n, D) -> Routing. Sets `last`. A router in float32 may route tokens in 16 bits."""
         logits = self.router(tokens.to(self.router.weight.dtype))  # (n, E)
         n, n_experts = logits.shape
         choice = self.gate(logits) if uniform is None else self.gate(logits, uniform)  # (n, k) experts, weights

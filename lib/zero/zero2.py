@@ -19,6 +19,7 @@ from collections import deque
 
 from lib import collectives
 from lib.buckets import gradient_came_twice, when_gradient_is_ready
+from lib.zero.guards import check_still_frozen
 from lib.zero.zero1 import Zero1
 
 UNDER_WAY = 2  # lines of gradients that wait for the wire or are on it
@@ -61,6 +62,8 @@ class Zero2(Zero1):
             self._send_next()
 
     def _send_next(self):
+        if self.left == 0:
+            check_still_frozen(self.frozen)
         if len(self.under_way) == UNDER_WAY:
             self._keep_oldest()
         flat = self.in_order[self.left]
