@@ -115,7 +115,7 @@ class OverlappedDataParallel(Replicated):
         if parameter not in self.missing[bucket]:
             raise gradient_came_twice(
                 parameter,
-                "Call model.average_gradients() after backward; to accumulate over micro-batches, run all but the last "
+                f"It is in bucket {bucket}. Call model.average_gradients() after backward; to accumulate over micro-batches, run all but the last "
                 "backward inside `with model.no_sync():`",
                 "BucketedDataParallel",
             )
