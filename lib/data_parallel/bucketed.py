@@ -115,8 +115,8 @@ class OverlappedDataParallel(Replicated):
         if parameter not in self.missing[bucket]:
             raise gradient_came_twice(
                 parameter,
-                f"It is in bucket {bucket}. Call model.average_gradients() after backward; to accumulate over micro-batches, run all but the last "
-                "backward inside `with model.no_sync():`",
+                f"It is in bucket {bucket}. Call model.average_gradients() after backward; to accumulate over "
+                "micro-batches, run all but the last backward inside `with model.no_sync():`",
                 "BucketedDataParallel",
             )
         self._fill_slot(parameter)
