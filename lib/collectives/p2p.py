@@ -22,7 +22,6 @@ import torch
 import torch.distributed as dist
 
 from lib.collectives import background
-from lib.collectives.uncompiled import uncompiled
 
 _delay = None  # in `delayed`: called before messages go
 
@@ -55,7 +54,6 @@ def exchange(sends, receives, group=None):
     post(sends, receives, group).wait()
 
 
-@uncompiled
 def post(sends, receives, group=None):
     """Begin several sends and receives; returns a Pending whose `wait()` ends them all.
 
