@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import own_processes
-import psutil
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -21,15 +20,15 @@ pytestmark = pytest.mark.skipif(not os.path.exists("/bin/sh"), reason="not run: 
 
 
 def test_the_zoo_lives_while_the_block_runs_and_ends_with_it():
-    with zoo() as told:
-        living = psutil.Process().children(recursive=True)
+    mark = own_processes.new_mark()
+    with zoo(**{own_processes.MARK: mark}) as told:
+        living = own_processes.running(mark)
         shown = [process.cmdline() for process in living]
         assert len(shown) >= len(ANIMALS) + LOOPS and told[0] == "2 busy loops"
         assert any("" in words for words in shown) and any(words[:1] == ["torchrun"] for words in shown)
         spaces = [name for name in os.listdir("/run/netns") if name.startswith(f"two-nodes-{os.getpid()}-")] \
             if os.path.isdir("/run/netns") else []  # fmt: skip
-    psutil.wait_procs(living, timeout=10)  # they have been killed; on a busy machine they take a moment to be gone
-    assert not own_processes.any_is_running(living)
+    assert own_processes.left(mark) == []  # they have been killed; on a busy machine they take a moment to be gone
     assert not any(os.path.exists(f"/run/netns/{name}") for name in spaces)
 
 

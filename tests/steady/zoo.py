@@ -65,10 +65,13 @@ def small_shm() -> list[str]:
 
 
 @contextlib.contextmanager
-def zoo() -> Iterator[list[str]]:
-    """Inside, all of it lives. Yields what there is, and what this machine did not allow."""
+def zoo(**environment: str) -> Iterator[list[str]]:
+    """Inside, all of it lives, with these variables added to each process's environment.
+
+    Yields what there is, and what this machine did not allow.
+    """
     with contextlib.ExitStack() as stack:
-        cage = Cage()
+        cage = Cage({**ENVIRONMENT, **environment})
         stack.callback(cage.open)
         for _ in range(LOOPS):
             cage.put([sys.executable, "-S", "-c", BUSY])
@@ -109,12 +112,13 @@ def zoo() -> Iterator[list[str]]:
 class Cage:
     """The processes that `put` started; `open` ends them by their numbers, which nobody else can have meanwhile."""
 
-    def __init__(self):
+    def __init__(self, environment: dict[str, str]):
+        self.environment = environment
         self.processes: list[subprocess.Popen] = []
 
     def put(self, argv, **options):
         options |= {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        env = {**os.environ, **ENVIRONMENT}
+        env = {**os.environ, **self.environment}
         self.processes.append(subprocess.Popen(argv, env=env, start_new_session=True, **options))
 
     def open(self):
