@@ -191,14 +191,21 @@ def test_the_readme_s_speeds_are_those_of_the_benchmarks_page():
         assert figures and any(all(figure in section for figure in figures) for section in sections), row
 
 
+def test_the_readme_counts_the_cells_that_use_gloo_everywhere():
+    notebooks = [notebook.read(notebook.solution_path(ROOT, lab)) for lab in notebook.labs(ROOT)]
+    sources = [cell.source for nb in notebooks for cell in nb.cells if cell.cell_type == "code"]
+    asking = sum(bool(re.search(r'\bbackend(=|": )"gloo"', source)) for source in sources)
+    assert f"always use gloo, and so do {asking} cells of the labs" in " ".join(README.split())
+
+
 def test_the_readme_s_versions_are_those_that_can_be_installed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     python = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"])
     (torch,) = (need for need in project["dependencies"] if need.startswith("torch>"))
     torch = re.fullmatch(r"torch>=2\.(\d+),<2\.(\d+)", torch)
     low, high = int(python[1]), int(python[2]) - 1
-    versions = f"Python 3.{low} to 3.{high}"
-    assert README.count(versions) == 2 and f"{versions}, torch 2.{torch[1]} to 2.{int(torch[2]) - 1}." in README
+    versions, text = f"Python 3.{low} to 3.{high}", " ".join(README.split())
+    assert text.count(versions) == 2 and f"{versions} and torch 2.{torch[1]} to 2.{int(torch[2]) - 1}" in text
 
 
 def test_the_table_of_versions_has_the_workflow_s_pairs_and_all_that_can_be_installed():
