@@ -34,7 +34,7 @@ ENTRY = struct.Struct("<q6HiiHH5qqqqQqdddd")
 TIMES = {"posted": ENTRY.size - 32, "wait_from": ENTRY.size - 24, "wait_to": ENTRY.size - 16, "done": ENTRY.size - 8}
 THREADS_AT, PEER_AT, NTH_AT = 28, 20, 88
 MAGIC = b"ledger02"
-OWED = 0xFFFF  # threads of an entry whose op the program has begun and is yet to wait for
+OWED = 0x8000  # with the threads of an entry: the program has begun its op, and is yet to wait for it
 DEFAULT_CAPACITY = 1 << 16
 now = time.monotonic
 
@@ -62,7 +62,7 @@ class Entry:
     wait_from: float | None
     wait_to: float | None
     done: float | None
-    threads: int  # Python threads alive when the wait began; OWED: the program has to wait for it, and has not
+    threads: int  # Python threads alive when the wait began
     file: str
     line: int
     function: str
@@ -70,6 +70,7 @@ class Entry:
     inside: str = ""  # the module that it belongs to, where torch's own code called it (lib/ledger/inside.py)
     gives: tuple[int, ...] = ()  # of a collective that may be uneven: elements for each rank of the group
     takes: tuple[int, ...] = ()  # and elements that this rank expects from each
+    owed: bool = False  # the program has begun it to wait for it later, and has not waited
 
     @property
     def is_message(self) -> bool:
@@ -79,11 +80,6 @@ class Entry:
     def open(self) -> bool:
         """Posted and, as far as the book knows, not finished."""
         return self.done is None and self.wait_to is None
-
-    @property
-    def owed(self) -> bool:
-        """The program has begun it to wait for it later, and has not waited."""
-        return self.threads == OWED
 
     @property
     def channel(self) -> tuple:
@@ -202,11 +198,13 @@ class BookWriter:
             TOTALS.pack_into(self.map, at, messages + 1, total + elements, size + nbytes)
 
     def timestamp(self, place: tuple[int, int], which: str, threads: int | None = None) -> None:
+        """Write down one of an entry's times. threads: of a wait's beginning; whose wait it is, `settle` says."""
         at, seq = place
         with self.lock:
             if self._still(at, seq):
                 if threads is not None:
-                    struct.pack_into("<H", self.map, at + THREADS_AT, min(threads, OWED - 1))
+                    owed = self._threads(at) & OWED
+                    struct.pack_into("<H", self.map, at + THREADS_AT, owed | min(threads, OWED - 1))
                 struct.pack_into("<d", self.map, at + TIMES[which], now())
                 self._touch()
 
@@ -215,7 +213,7 @@ class BookWriter:
         with self.lock:
             seqs = range(max(since, self.count - self.capacity), self.count)
             places = [self.first + (seq % self.capacity) * ENTRY.size for seq in seqs]
-            return any(struct.unpack_from("<H", self.map, at + THREADS_AT)[0] == OWED for at in places)
+            return any(self._threads(at) & OWED for at in places)
 
     def erase(self, place: tuple[int, int], which: str) -> None:
         """Take back one of an entry's times."""
@@ -226,11 +224,14 @@ class BookWriter:
                 self._touch()
 
     def settle(self, place: tuple[int, int]) -> None:
-        """The program has seen to the end of this op in another way than by `wait`."""
+        """The program waits for this op, or has seen its end in another way."""
         at, seq = place
         with self.lock:
-            if self._still(at, seq) and struct.unpack_from("<H", self.map, at + THREADS_AT)[0] == OWED:
-                struct.pack_into("<H", self.map, at + THREADS_AT, 0)
+            if self._still(at, seq) and self._threads(at) & OWED:
+                struct.pack_into("<H", self.map, at + THREADS_AT, self._threads(at) & ~OWED)
+
+    def _threads(self, at):
+        return struct.unpack_from("<H", self.map, at + THREADS_AT)[0]
 
     def _still(self, at, seq):  # has the ring come round and given this place to a newer entry?
         return struct.unpack_from("<q", self.map, at)[0] == seq
@@ -327,6 +328,6 @@ class BookReader:
         return Entry(
             self.rank, seq, self._name(op), self._name(reduce_op), self._name(dtype), name, tuple(members),
             None if peer < 0 else peer, tag, tuple(dims[: min(ndim, 5)]), numel, nbytes, nth, chain, item,
-            posted, wait_from, wait_to, done, threads, file, line, function, via, inside,
-            gives, takes,
+            posted, wait_from, wait_to, done, threads & ~OWED, file, line, function, via, inside,
+            gives, takes, bool(threads & OWED),
         )  # fmt: skip

@@ -48,6 +48,7 @@ class Blocking:
 
     def wait(self, work, plain_wait, args, kwargs):
         place, _, resolves = self.live[id(work)]
+        self.book.settle(place)
         self.book.timestamp(place, "wait_from", threads=threads())
         out = plain_wait(work, *args, **kwargs)
         if resolves is not None:
@@ -138,6 +139,7 @@ class Queued:
 
     def wait(self, work, plain_wait, args, kwargs):
         item, _ = self.live[id(work)]
+        self.settle(work)
         self._until_done(item)
         out = plain_wait(work, *args, **kwargs)
         self._stamp(item, "wait_to")
@@ -148,7 +150,10 @@ class Queued:
             self.book.settle(place)
 
     def finish(self) -> None:
-        """Wait for all that the device was given: a rank that returned before would hang as it leaves."""
+        """Wait for all that the device was given: a rank that returned before would hang as it leaves.
+
+        What the program has not waited for stays owed all the same.
+        """
         for item in list(self.waiting):
             self._until_done(item)
 

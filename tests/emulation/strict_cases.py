@@ -12,6 +12,7 @@ import time
 import torch
 import torch.distributed as dist
 
+from lib import ledger
 from tests.emulation.strict_stream import SPINS
 
 
@@ -237,6 +238,22 @@ def backward_is_on_a_thread_without_frames():
     x.register_hook(lambda grad: seen.append((sys._getframe().f_back, threading.get_ident())))
     x.sum().backward()
     assert seen[0][0] is None and seen[0][1] != threading.get_ident() and threading.active_count() < 4
+
+
+def what_is_never_waited_for_stays_owed():
+    """Though the host was in the call of a first message, and though the ledger itself waits for all that is left."""
+    message = dist.irecv(torch.zeros(2), 1) if dist.get_rank() == 0 else dist.isend(torch.ones(2), 0)
+    total = dist.all_reduce(torch.ones(3), async_op=True)
+    assert [e.op for e in ledger.not_waited_for()] == ["send" if dist.get_rank() else "recv", "all_reduce"]
+    ledger.finish()
+    left = ledger.not_waited_for()
+    assert len(left) == 2 and not any(e.open for e in left)
+    message.wait()
+    assert [e.op for e in ledger.not_waited_for()] == ["all_reduce"]
+    while not total.is_completed():
+        time.sleep(0.001)
+    assert ledger.not_waited_for() == [], "the program has asked whether it has ended"
+    total.wait()
 
 
 def both_send_first():

@@ -77,6 +77,10 @@ def test_a_hang_whose_host_spins_is_told():
     assert "rank 0 waits in all_reduce" in said and "rank 1 waits in recv from rank 0" in said
 
 
+def test_the_ledgers_own_waits_are_not_the_programs():
+    assert under_the_rules(strict_cases.what_is_never_waited_for_stays_owed, ledger=True) is None
+
+
 def test_with_buffers_both_may_send_first():
     assert under_the_rules(strict_cases.both_send_first, "inf") is None
 
