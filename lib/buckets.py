@@ -9,7 +9,10 @@ it a few times, for the same bytes. But a bucket can leave only when its last gr
 nothing to overlap with, and the last one to become ready is always exposed. So large ones first, and small ones last.
 """
 
+import weakref
+
 import torch
+import torch.distributed as dist
 
 CAPACITY = 8 * 2**20  # bytes: a fifth of a GPT of 10M parameters, for what a link has to wait for to be little
 SMALLEST = 4 * 2**20  # bytes
@@ -74,13 +77,75 @@ def unflatten(flat, tensors):
         tensor.copy_(slot)
 
 
+def dense_gradient(parameter):
+    """`parameter.grad`, or None. Raises ValueError for a sparse one, which has no slot in a flat buffer."""
+    if parameter.grad is not None and parameter.grad.is_sparse:
+        raise ValueError(
+            f"the gradient of a {tuple(parameter.shape)} parameter is sparse, and a flat buffer holds dense gradients: "
+            "make the layer without sparse=True (nn.Embedding and nn.EmbeddingBag have it)"
+        )
+    return parameter.grad
+
+
 def gradient(parameter):
     """The gradient of `parameter`, contiguous as NCCL takes it; zeros, kept in `.grad`, where this rank has none.
 
     The mean goes to the same place on every rank, used there or not, or the ranks' models would part.
     """
-    if parameter.grad is None:
+    if dense_gradient(parameter) is None:
         parameter.grad = torch.zeros_like(parameter)
     if not parameter.grad.is_contiguous():
         parameter.grad = parameter.grad.contiguous()
     return parameter.grad
+
+
+def when_gradient_is_ready(parameters, method):
+    """Call method(parameter) each time that backward has completed the gradient of one of `parameters`.
+
+    method: of an object that the hooks do not keep alive. Python's garbage collector does not see torch's hooks on
+    parameters, so an object that they kept, and that has these parameters, would never be freed.
+    """
+    weak = weakref.WeakMethod(method)
+
+    def hook(parameter):
+        if ready := weak():
+            ready(parameter)
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(hook)
+
+
+def gradient_came_twice(parameter, call, instead):
+    """The error for a gradient that is complete for a second time in one step: its two causes, and the way out of each.
+
+    call: what to do after each backward. instead: the class that looks at gradients only when backward has ended.
+    """
+    return RuntimeError(
+        f"a second backward before average_gradients() completed the gradient of a {tuple(parameter.shape)} parameter "
+        f"again, which has been sent. {call}. If you called backward once, the layer is used several times inside of "
+        f"recomputed blocks, and each of these runs a backward of its own: use {instead}, which waits for all of them"
+    )
+
+
+def mark_sharded(parameters, group=None):
+    """Note in `parameter.sharded_over` that each of the group's ranks has other values of these parameters.
+
+    What copies rank 0's values to all ranks of a group asks for this in `check_replicated`.
+    """
+    ranks = tuple(dist.get_process_group_ranks(group))
+    for parameter in parameters:
+        parameter.sharded_over = ranks
+
+
+def check_replicated(parameters, group=None):
+    """Raise ValueError where two ranks of `group` have different shards, or experts, behind one of these parameters."""
+    ranks = dist.get_process_group_ranks(group)
+    for parameter in parameters:
+        sharers = sorted(set(ranks) & set(getattr(parameter, "sharded_over", ())))
+        if len(sharers) > 1:
+            raise ValueError(
+                f"a {tuple(parameter.shape)} parameter is sharded over ranks {sharers}: each of them has other values, "
+                f"and data parallelism over ranks {ranks} would overwrite them with rank {ranks[0]}'s. Give it a group "
+                "of ranks that have the same shard, such as the second of collectives.node_groups(size); a model with "
+                "ExpertParallelMoE layers stays without a wrapper, and moe.reduce_gradients averages its gradients"
+            )

@@ -63,6 +63,65 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(lambda x: recompute(lambda x: linear(x).tanh(), x), x)
 
 
+@pytest.mark.parametrize("backward_inside", [False, True])
+def test_the_second_forward_runs_under_the_autocast_of_the_first(backward_inside):
+    """As torch's checkpoint does: a weight that is used twice, and gradients of the same bits."""
+
+    def gradients(run):
+        torch.manual_seed(0)
+        linear, x, seen = nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True), []
+
+        def f(x):
+            y = linear(linear(x).relu())
+            seen.append(y.dtype)
+            return y
+
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = run(f, x).float().sum()
+            if backward_inside:
+                loss.backward()
+        if not backward_inside:
+            loss.backward()
+        assert set(seen) == {torch.bfloat16}
+        return linear.weight.grad, x.grad
+
+    for got, want in zip(gradients(recompute), gradients(lambda f, x: f(x)), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_autocast_that_was_off_in_the_first_forward_stays_off():
+    seen = []
+    y = recompute(lambda x: seen.append((x @ x).dtype) or x @ x, torch.ones(2, 2, requires_grad=True))
+    with torch.autocast("cpu", torch.bfloat16):
+        y.sum().backward()
+    assert seen == [torch.float32] * 2
+
+
+def test_a_recomputed_block_takes_names_tuples_and_several_tensors_and_returns_several():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x, scale=1.0, mask=None, positions=None):
+            cos, sin = positions
+            y = self.linear(x) * scale * cos + sin
+            return (y if mask is None else y.masked_fill(mask, 0.0)), x.sum(-1), mask
+
+    block = Block()
+    leaves = [torch.randn(2, 3, requires_grad=True) for _ in range(3)]
+    mask = torch.tensor([[True, False, False]])
+
+    def gradients(block):
+        x, cos, sin = leaves
+        y, total, same_mask = block(x, scale=2.0, mask=mask, positions=(cos, sin))
+        assert same_mask.dtype == torch.bool
+        return torch.autograd.grad((y.square().sum() + total.prod()), leaves)
+
+    for got, want in zip(gradients(Recomputed(block)), gradients(block), strict=True):
+        assert torch.equal(got, want)
+
+
 def test_tokens_and_frozen_parts():
     """Tokens need no gradient, their embedding does; where nothing does, backward just passes."""
     embedding = nn.Embedding(5, 3)

@@ -92,6 +92,13 @@ class Truth(NamedTuple):
     gradients: dict  # {argument: tensor}
     parts: dict  # {"out" or argument: [what each rank adds to it]}; {}: no sums
     more: tuple = ()  # arguments between the inputs and the group
+    named: dict = {}  # noqa: RUF012  arguments given by name; with any, the group is given by name too
+
+    def call(self, case, fn, inputs, group, **named):
+        """What fn returns for these inputs; what it sends is in the ledger's section `case.name`."""
+        if self.named:
+            return called(case, fn, *inputs, *self.more, group=group, **self.named, **named)
+        return called(case, fn, *inputs, *self.more, group, **named)
 
 
 @dataclass(frozen=True)
@@ -130,7 +137,7 @@ class ForwardBackward:
 
         def forward():
             for i, group in enumerate(groups):
-                returned = called(case, fn, *given[i].values(), *truths[i].more, group, **self.given(recorder))
+                returned = truths[i].call(case, fn, given[i].values(), group, **self.given(recorder))
                 got["out", i] = plain(returned)
                 out.update({i: returned} if torch.is_tensor(returned) else {})
             return all(same(got["out", i], truth.out) for i, truth in enumerate(truths))

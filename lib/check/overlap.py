@@ -21,6 +21,7 @@ import torch
 
 from lib.collectives import background
 from lib.zero import live_bytes, start_counting
+from lib.zero.live import PLAIN
 
 PATIENCE = 20  # seconds for what a right answer does at once
 POLL = 0.02  # seconds between looks at what the other threads do
@@ -145,7 +146,7 @@ class Alive:
         self.most, self.before = 0, []
 
     def begin(self):
-        self.before = [thing for thing in gc.get_objects() if type(thing) in (torch.Tensor, torch.nn.Parameter)]
+        self.before = [thing for thing in gc.get_objects() if type(thing) in PLAIN]
         self.most = 0
 
     def look(self, *besides):

@@ -28,6 +28,7 @@ Chunk r is `tensor_split(N)[r]`: no padding. After an all-reduce all ranks of th
 file                 what it is
 -------------------  --------------------------------------------------------------------------------
 p2p.py               send, receive, and both at once: every message of ours
+uncompiled.py        what torch.compile leaves out of its graphs: messages
 local.py             what a rank does with what has come: combine, cut into chunks
 star.py              everything through one rank
 tree.py              down and up a binomial tree

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from lib.collectives import background
+from lib.collectives.uncompiled import uncompiled
 
 _delay = None  # in `delayed`: called before messages go
 
@@ -54,6 +55,7 @@ def exchange(sends, receives, group=None):
     post(sends, receives, group).wait()
 
 
+@uncompiled
 def post(sends, receives, group=None):
     """Begin several sends and receives; returns a Pending whose `wait()` ends them all.
 

@@ -28,7 +28,18 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.buckets import CAPACITY, flatten, gradient, plan_buckets, plan_tapered_buckets, slots, unflatten
+from lib.buckets import (
+    CAPACITY,
+    dense_gradient,
+    flatten,
+    gradient,
+    gradient_came_twice,
+    plan_buckets,
+    plan_tapered_buckets,
+    slots,
+    unflatten,
+    when_gradient_is_ready,
+)
 from lib.data_parallel.replicate import Replicated
 
 
@@ -82,8 +93,7 @@ class OverlappedDataParallel(Replicated):
             self.slot_of |= zip(bucket, slots(self.flats[i], bucket), strict=True)
         self.syncs = True
         self._begin_step()
-        for parameter in self.bucket_of:
-            parameter.register_post_accumulate_grad_hook(self._gradient_is_ready)
+        when_gradient_is_ready(self.bucket_of, self._gradient_is_ready)
 
     @contextlib.contextmanager
     def no_sync(self):
@@ -103,10 +113,11 @@ class OverlappedDataParallel(Replicated):
             return
         bucket = self.bucket_of[parameter]
         if parameter not in self.missing[bucket]:
-            raise RuntimeError(
-                f"a second backward before average_gradients(): bucket {bucket} has this step's gradient of a "
-                f"{tuple(parameter.shape)} parameter already. Call model.average_gradients() after backward; to "
-                "accumulate over micro-batches, run all but the last backward inside `with model.no_sync():`"
+            raise gradient_came_twice(
+                parameter,
+                f"It is in bucket {bucket}. Call model.average_gradients() after backward; to accumulate over "
+                "micro-batches, run all but the last backward inside `with model.no_sync():`",
+                "BucketedDataParallel",
             )
         self._fill_slot(parameter)
         while len(self.works) < len(self.buckets) and not self.missing[len(self.works)]:
@@ -115,7 +126,7 @@ class OverlappedDataParallel(Replicated):
     @torch.no_grad()
     def _fill_slot(self, parameter):
         slot = self.slot_of[parameter]
-        if parameter.grad is None:
+        if dense_gradient(parameter) is None:
             slot.zero_()  # not used on this rank
         else:
             torch.div(parameter.grad, dist.get_world_size(self.group), out=slot)  # g/N

@@ -37,7 +37,7 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import collectives
-from lib.buckets import gradient
+from lib.buckets import check_replicated, gradient
 
 
 # exercise: lab1.broadcast_parameters
@@ -62,11 +62,13 @@ class Replicated(nn.Module):
     """`module` with rank 0's values on every rank of `group`; called, it calls `module`.
 
     all_reduce: all_reduce(tensor, group) sums in place over the ranks. Subclasses say what they reduce, and when.
+    Raises ValueError for a model with shards, or experts, that differ between the ranks of `group`.
     """
 
     def __init__(self, module, group=None, all_reduce=collectives.all_reduce):
         super().__init__()
         self.module, self.group, self.all_reduce = module, group, all_reduce
+        check_replicated(module.parameters(), group)
         broadcast_parameters(module, group)
 
     def forward(self, *inputs, **named):

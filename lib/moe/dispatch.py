@@ -34,10 +34,11 @@ def dispatch(x, routing):
 def combine(rows, routing, n):
     """Add each token's outputs, weighted: rows (m, D), in the order of the routing, -> (n, D). Sends nothing.
 
-    A token without a pair gets zeros. Backward: a row's gradient is its weight times its token's.
+    A token without a pair gets zeros. Backward: a row's gradient is its weight times its token's. The sums are of the
+    rows' dtype, also where a router in float32 gave the weights.
     """
     # y[t] = sum over pairs i of token t: weight_i * rows[i]
-    weighted = routing.weight.unsqueeze(-1) * rows  # (m, D)
+    weighted = (routing.weight.unsqueeze(-1) * rows).to(rows.dtype)  # (m, D)
     return rows.new_zeros(n, rows.shape[-1]).index_add(0, routing.token, weighted)  # (n, D)
 
 

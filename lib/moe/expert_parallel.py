@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import collectives
+from lib.buckets import mark_sharded
 from lib.moe.exchange import exchange_counts, exchange_rows
 from lib.moe.layer import MoE, run_experts
 
@@ -48,6 +49,7 @@ class ExpertParallelMoE(MoE):
         self.group, self.all_to_all = group, all_to_all
         self.router = copy.deepcopy(moe.router)
         self.experts = nn.ModuleDict({str(e): copy.deepcopy(moe.experts[e]) for e in here})
+        mark_sharded(self.experts.parameters(), group)
 
     def run(self, rows):
         """The rows through their experts, wherever these are: (m, D), sorted by expert, -> (m, D)."""

@@ -65,8 +65,8 @@ class MoE(nn.Module):
         return self.combine(rows, routing, len(tokens)).view_as(x)  # (..., D)
 
     def route(self, tokens, uniform=None):
-        """Where the tokens go: (n, D) -> Routing. Sets `last`."""
-        logits = self.router(tokens)  # (n, E)
+        """Where the tokens go: (n, D) -> Routing. Sets `last`. A router in float32 may route tokens in 16 bits."""
+        logits = self.router(tokens.to(self.router.weight.dtype))  # (n, E)
         n, n_experts = logits.shape
         choice = self.gate(logits) if uniform is None else self.gate(logits, uniform)  # (n, k) experts, weights
         C = capacity(n, n_experts, choice.experts.shape[1], self.factor)

@@ -24,11 +24,15 @@ def balance(costs, p):
     """The best cut of layers with these costs into p stages: [range of stage 0's layers, range of stage 1's, ...].
 
     costs: one per layer, not negative: seconds, or anything that adds up. Every stage has at least one layer.
-    Raises ValueError for more stages than layers.
+    Raises ValueError where there are no layers, or more stages than layers.
     """
     n_layers = len(costs)
+    if not n_layers:
+        raise ValueError(f"there are no layers to split into {p} stages: give one cost per layer")
     if not 1 <= p <= n_layers:
-        raise ValueError(f"{n_layers} layers into {p} stages: use 1 to {n_layers} stages, each has at least one layer")
+        some = "1 stage" if n_layers == 1 else f"1 to {n_layers} stages"
+        layers = "1 layer" if n_layers == 1 else f"{n_layers} layers"
+        raise ValueError(f"{layers} into {p} stages: use {some}, because each has at least one layer")
     before = [0, *accumulate(costs)]  # before[i]: cost of layers 0 ... i-1
     cost = lambda i, j: before[j] - before[i]  # of layers i ... j-1
 

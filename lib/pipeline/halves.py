@@ -14,6 +14,9 @@ What is not a matrix product (gains of norms, embeddings, anything a stage does 
 gradient in I, since autograd's kernels give it together with grad x. It is little work. So after I and W all gradients
 are complete, in whichever way a stage uses its parameters; but only the weights of F.linear wait for W.
 
+Under autocast the product runs in a dtype that neither x nor w has. Both halves then multiply in that dtype too, as
+autograd would, and what they give is cast to the dtype of x and of w.
+
 (To ask autograd twice for each half, with `torch.autograd.grad(..., inputs=...)`, would pass through the whole graph
 twice: W would compute every grad y again, half of I's work, and the whole graph would live until W.)
 
@@ -51,15 +54,16 @@ class LinearLater(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, anchor, parameters, later):
-        ctx.save_for_backward(x)
-        ctx.parameters, ctx.later = parameters, later
-        return F.linear(x, *parameters)  # (..., n_out)
+        y = F.linear(x, *parameters)  # (..., n_out), in autocast's dtype if that is on
+        ctx.save_for_backward(x.to(y.dtype))
+        ctx.parameters, ctx.later, ctx.dtype = parameters, later, x.dtype
+        return y
 
     @staticmethod
     def backward(ctx, grad_y):
         (x,), (weight, bias) = ctx.saved_tensors, ctx.parameters
         ctx.later.append((weight, bias, x.detach(), grad_y))  # x, and not the graph that it came from
-        grad_x = grad_y @ weight if ctx.needs_input_grad[0] else None  # (..., n_in)
+        grad_x = (grad_y @ weight.to(grad_y.dtype)).to(ctx.dtype) if ctx.needs_input_grad[0] else None  # (..., n_in)
         return grad_x, None, None, None
 
 
@@ -68,8 +72,8 @@ def weight_gradients(later):
     while later:
         weight, bias, x, grad_y = later.pop(0)
         x, grad_y = x.flatten(0, -2), grad_y.flatten(0, -2)  # (rows, n_in), (rows, n_out)
-        # backward of a leaf adds to its .grad, and calls its hooks as any backward does.
+        gradients = {weight: grad_y.T @ x}  # (n_out, n_in)
         if bias is not None and bias.requires_grad:
-            torch.autograd.backward([weight, bias], [grad_y.T @ x, grad_y.sum(0)])  # (n_out, n_in), (n_out,)
-        else:
-            weight.backward(grad_y.T @ x)
+            gradients[bias] = grad_y.sum(0)  # (n_out,)
+        # backward of a leaf adds to its .grad, and calls its hooks as any backward does.
+        torch.autograd.backward(list(gradients), [g.to(parameter.dtype) for parameter, g in gradients.items()])

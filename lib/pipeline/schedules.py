@@ -36,7 +36,7 @@ Controllable Memory. DualPipe: DeepSeek-AI 2024, DeepSeek-V3, and its V: DeepSee
 
 from collections import Counter
 
-from lib.pipeline.actions import Action, at_least_one
+from lib.pipeline.actions import Action, at_least_one, loop
 
 
 def relay(p, m=1):
@@ -50,6 +50,19 @@ def gpipe(p, m):
     """All m forwards, then all m backwards. Returns a list per rank."""
     at_least_one(p=p, m=m)
     return [[Action(rank, kind, j) for kind in "FB" for j in range(m)] for rank in range(p)]
+
+
+def forwards(p, m, v=1, placement=loop):
+    """The forward passes alone, for a loss without gradients. Returns a list per rank.
+
+    With several stages on a rank, p micro-batches go through one of them before the first goes on to the next: as many
+    as it takes until the first is back from the other ranks.
+    """
+    at_least_one(p=p, m=m, v=v)
+    homes = placement(p, v * p)
+    groups = [range(m)[first : first + p] for first in range(0, m, p)]
+    order = [Action(stage, "F", j) for group in groups for stage in range(v * p) for j in group]
+    return [[action for action in order if homes[action.stage] == rank] for rank in range(p)]
 
 
 # exercise: lab2.one_f_one_b

@@ -26,6 +26,7 @@ from lib.pipeline.actions import Wiring, loop
 from lib.pipeline.execute import execute
 from lib.pipeline.halves import LinearsLater, weight_gradients
 from lib.pipeline.rehearse import rehearse
+from lib.pipeline.schedules import forwards
 from lib.pipeline.split import summed_over_ends, tied
 from lib.pipeline.transfers import transfers
 from lib.pipeline.validate import validate
@@ -40,15 +41,20 @@ class Stage:
         self.waiting = {}  # micro-batch: list of what W reads, from I to W
 
     def forward(self, j, x, splits, loss_of=None):
-        """F: x -> f(x), or loss_of(f(x)) at the last stage; detached. splits: what follows is I and W, not B."""
-        x = x.detach().requires_grad_(not self.is_first)  # the graph begins here
+        """F: x -> f(x), or loss_of(f(x)) at the last stage; detached. splits: what follows is I and W, not B.
+
+        Where torch records no graph, no backward will follow, and nothing is kept.
+        """
+        grows = torch.is_grad_enabled()
+        x = x.detach().requires_grad_(grows and not self.is_first)  # the graph begins here
         later = []
         with LinearsLater(later) if splits else contextlib.nullcontext():
             y = self.apply(j, x)
             if loss_of:
                 y = loss_of(y)
         end = get_gradient_edge(y) if y.requires_grad else None  # None: a first stage, and all of it is frozen
-        self.kept[j] = x, end, later
+        if grows:
+            self.kept[j] = x, end, later
         return y.detach()
 
     def apply(self, j, x):
@@ -85,6 +91,7 @@ class Pipeline:
         stages = split_gpt(GPT(shape), balance(costs, p))              # all stages, on every rank
         pipeline = Pipeline(stages, links, tokens.split(b))
         loss = pipeline.run(one_f_one_b(p, m), tokens.split(b), targets.split(b), cross_entropy)
+        loss = pipeline.evaluate(tokens.split(b), targets.split(b), cross_entropy)        # no gradients
 
     stages: {stage: Stage}, this rank's. placement: where stages live, as for `validate`.
     tied: this rank's parameters that are also in a stage of another rank.
@@ -121,18 +128,42 @@ class Pipeline:
         Sends: per micro-batch and pair of neighbouring stages on different ranks its activation, and back the gradient
         of that, which is as large: 2(vp-1)m messages in a loop. Then one all-reduce per tied parameter, between the
         two ends.
-        Raises, before any message, ScheduleError for lists that cannot be run, ValueError for those of other sizes.
+        Raises, before any message, ScheduleError for lists that cannot be run, ValueError for those of other sizes, and
+        RuntimeError under torch.no_grad(), where there is nothing to go back through.
         """
-        rows = sum(len(target) for target in targets) if self.last in self.stages else None
+        if not torch.is_grad_enabled():
+            raise RuntimeError(
+                "Pipeline.run goes forward and back, but torch.no_grad() or inference_mode() records no graph to go "
+                "back through: call run outside of it, or pipeline.evaluate(microbatches, targets, loss_fn)"
+            )
         with summed_over_ends(self.tied, self.links):
-            # L = sum over j of b_j / B L_j
-            weighed = lambda y, target: loss_fn(y, target) * (len(target) / rows)
-            losses = self.execute(schedule, microbatches, targets, weighed, record)
+            losses = self.execute(schedule, microbatches, targets, self._weighed(loss_fn, targets), record)
         return sum(losses.values()) if losses else None
+
+    @torch.no_grad()
+    def evaluate(self, microbatches, targets, loss_fn):
+        """The batch's loss by forward passes alone, for a validation set; nothing is kept, no `.grad` changes.
+
+        The arguments and the result are those of `run`. Modules stay in their mode: call `.eval()` on them first, and
+        `.train()` afterwards, if they have dropout. Sends: per micro-batch and pair of neighbouring stages on different
+        ranks its activation. The first stage's rank keeps what it has sent until the end.
+        """
+        schedule = forwards(len(self.links.ranks), self.m, self.v, self.placement)
+        plan = Wiring(schedule), transfers(schedule)[self.links.rank]
+        losses = self._execute(plan, microbatches, targets, self._weighed(loss_fn, targets))
+        return sum(losses.values()) if losses else None
+
+    def _weighed(self, loss_fn, targets):
+        """L = sum over j of b_j / B L_j: a micro-batch's loss, times its share of the rows."""
+        rows = sum(len(target) for target in targets) if self.last in self.stages else None
+        return lambda y, target: loss_fn(y, target) * (len(target) / rows)
 
     def execute(self, schedule, microbatches, targets, loss_fn, record=None):
         """`run`, with losses as `loss_fn` gives them and tied copies left alone. Returns {micro-batch: loss, ()}."""
-        wiring, steps = self._plan(schedule)
+        return self._execute(self._plan(schedule), microbatches, targets, loss_fn, record)
+
+    def _execute(self, plan, microbatches, targets, loss_fn, record=None):
+        wiring, steps = plan
         self._check_shapes(microbatches)
         losses = {}
 
@@ -161,6 +192,11 @@ class Pipeline:
         p = len(self.links.ranks)
         if len(schedule) != p:
             raise ValueError(f"a schedule of {len(schedule)} ranks, but this pipeline has {p}: make it with p = {p}")
+        if {action.kind for actions in schedule for action in actions} == {"F"}:
+            raise ValueError(
+                "a schedule of forward passes alone: for a loss without gradients call pipeline.evaluate(microbatches, "
+                "targets, loss_fn), which needs no schedule"
+            )
         return _plan(tuple(map(tuple, schedule)), self.m, self.v, self.placement, self.links.rank)
 
     def _check_shapes(self, microbatches):

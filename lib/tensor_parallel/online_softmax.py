@@ -19,10 +19,14 @@ with delta = sum_d(dout * out), a number per query (Dao et al. 2022):
 
     dv = P^T dout      dS = P * (dout v^T - delta)      dq += dS k / sqrt(d)      dk = dS^T q / sqrt(d)
 
+In 16 bits, scores and all that is summed are kept in 32, as FlashAttention keeps them: a bfloat16 has 8 bits of
+precision, so a score of 4 would be rounded by up to 1/64, and its exponential by more than one per cent.
+
 Sources: Milakov & Gimelshein 2018, "Online normalizer calculation for softmax"; Rabe & Staats 2021, "Self-attention
 does not need O(n^2) memory". FlashAttention (Dao et al. 2022) goes over its blocks so, ring attention over the ranks.
 """
 
+import contextlib
 import math
 from typing import NamedTuple
 
@@ -33,16 +37,35 @@ class Attended(NamedTuple):
     """Attention of some queries over some keys; the dimensions before t may be any."""
 
     out: torch.Tensor  # (..., t, d)
-    log_sum: torch.Tensor  # (..., t)  of the exponentials of the scores
+    log_sum: torch.Tensor  # (..., t)  of the exponentials of the scores; float32 where q is in 16 bits
+
+
+def without_autocast(x):
+    """A context in which products with `x` are computed in the dtypes of their factors, and not in autocast's."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else contextlib.nullcontext()
+
+
+def wide(x):
+    """x in float32 if it is in 16 bits, else x: what sums are kept in."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def scores(q, k, queries=None, keys=None):
-    """q k^T / sqrt(d), -inf where the key is later than the query: (B, K, G, t, s)."""
-    S = torch.einsum("bkgtd,bksd->bkgts", q.unflatten(1, (k.shape[1], -1)), k) / math.sqrt(q.shape[-1])
+    """q k^T / sqrt(d), -inf where the key is later than the query: (B, K, G, t, s), in float32 or more."""
+    q, k = wide(q), wide(k)
+    with without_autocast(q):
+        S = torch.einsum("bkgtd,bksd->bkgts", q.unflatten(1, (k.shape[1], -1)), k) / math.sqrt(q.shape[-1])
     if keys is not None and max(keys) > min(queries):  # else every query sees every key
         i, j = (torch.tensor(positions, device=q.device) for positions in (queries, keys))  # (t,), (s,)
         S.masked_fill_(j > i[:, None], -math.inf)
     return S
+
+
+def weigh(P, v):
+    """P v: the values (B, K, s, d), weighed by P (B, K, G, t, s). (B, K, G, t, d), in float32 or more."""
+    with without_autocast(v):
+        return torch.einsum("bkgts,bksd->bkgtd", P, wide(v))
 
 
 def attend(q, k, v, queries=None, keys=None):
@@ -57,23 +80,25 @@ def attend(q, k, v, queries=None, keys=None):
     P = S.sub_(m[..., None]).exp_()  # (B, K, G, t, s)
     l = P.sum(-1)  # (B, K, G, t)
     some = l.where(l > 0, 1.0)
-    out = torch.einsum("bkgts,bksd->bkgtd", P, v) / some[..., None]  # (B, K, G, t, d)
-    return Attended(out.flatten(1, 2), (m + some.log()).masked_fill(l == 0, -math.inf).flatten(1, 2))
+    out = weigh(P, v) / some[..., None]  # (B, K, G, t, d)
+    return Attended(out.flatten(1, 2).to(v.dtype), (m + some.log()).masked_fill(l == 0, -math.inf).flatten(1, 2))
 
 
 def attend_backward(q, k, v, whole, d_out, queries=None, keys=None):
     """What these keys add to the gradient of q, and what these queries add to those of k and v: (dq, dk, dv).
 
     whole: the Attended of q over all keys, of which these are some; d_out (B, H, t, d): the gradient of whole.out. The
-    rest is as `attend` was given it.
+    rest is as `attend` was given it. What comes back is in float32 where q is in 16 bits: it is a part of a sum.
     """
     K, d = k.shape[1], k.shape[-1]
+    q, k, v, out, d_out = (wide(x) for x in (q, k, v, whole.out, d_out))
     grouped = lambda x: x.unflatten(1, (K, -1))  # (B, H, ...) -> (B, K, G, ...)
     P = scores(q, k, queries, keys).sub_(grouped(whole.log_sum)[..., None]).exp_()  # (B, K, G, t, s)
-    delta, d_out, q = (grouped(x) for x in ((d_out * whole.out).sum(-1), d_out, q))  # (B, K, G, t), (.., t, d) twice
-    dS = P * (torch.einsum("bkgtd,bksd->bkgts", d_out, v) - delta[..., None]) / math.sqrt(d)
-    dq, dk = torch.einsum("bkgts,bksd->bkgtd", dS, k), torch.einsum("bkgts,bkgtd->bksd", dS, q)
-    return dq.flatten(1, 2), dk, torch.einsum("bkgts,bkgtd->bksd", P, d_out)
+    delta, d_out, q = (grouped(x) for x in ((d_out * out).sum(-1), d_out, q))  # (B, K, G, t), (.., t, d) twice
+    with without_autocast(q):
+        dS = P * (torch.einsum("bkgtd,bksd->bkgts", d_out, v) - delta[..., None]) / math.sqrt(d)
+        dq, dk = torch.einsum("bkgts,bksd->bkgtd", dS, k), torch.einsum("bkgts,bkgtd->bksd", dS, q)
+        return dq.flatten(1, 2), dk, torch.einsum("bkgts,bkgtd->bksd", P, d_out)
 
 
 # exercise: lab3.merge_attention

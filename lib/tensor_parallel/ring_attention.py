@@ -35,12 +35,12 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from lib.tensor_parallel.layouts import rectangle
-from lib.tensor_parallel.online_softmax import Attended, attend_backward, scores
+from lib.tensor_parallel.online_softmax import Attended, attend_backward, scores, weigh, wide
 from lib.tensor_parallel.travelling import RingTransfer, going_round
 
 
 # exercise: lab3.ring_attention
-def ring_attention(q, k, v, layout, causal=True, group=None):
+def ring_attention(q, k, v, layout, group=None, *, causal=True):
     """Attention over the whole sequence, of which each rank holds a part. Returns (B, H, t, d), sharded like q.
 
     q (B, H, t, d); k, v (B, K, t, d): this rank's tokens; query head i uses key/value head i // (H/K).
@@ -60,8 +60,8 @@ class RingAttention(torch.autograd.Function):
         rank = dist.get_rank(group)
         check(q, k, v, layout, rank, dist.get_world_size(group))
         (B, H, t, _), K = q.shape, k.shape[1]
-        m = q.new_full((B, K, H // K, t), -math.inf)
-        l, o = torch.zeros_like(m), torch.zeros_like(q).unflatten(1, (K, -1))  # (B, K, G, t), (B, K, G, t, d)
+        o = torch.zeros_like(wide(q)).unflatten(1, (K, -1))  # (B, K, G, t, d)  float32 where q is in 16 bits
+        m, l = o.new_full((B, K, H // K, t), -math.inf), o.new_zeros((B, K, H // K, t))
 
         for owner, (k_j, v_j) in going_round(torch.stack([k, v]), _shapes(k, layout), group):
             a, b, *places = _block(layout[rank], layout[owner], causal)
@@ -71,11 +71,10 @@ class RingAttention(torch.autograd.Function):
                 P = S.sub_(higher[..., None]).exp_()  # (B, K, G, rows, b)
                 shrink = torch.exp(m[..., a:] - higher)  # (B, K, G, rows)  exp(m - m')
                 l[..., a:] = l[..., a:] * shrink + P.sum(-1)
-                summed = torch.einsum("bkgts,bksd->bkgtd", P, v_j[..., :b, :])
-                o[..., a:, :] = o[..., a:, :] * shrink[..., None] + summed
+                o[..., a:, :] = o[..., a:, :] * shrink[..., None] + weigh(P, v_j[..., :b, :])
                 m[..., a:] = higher
 
-        out = (o / l[..., None]).flatten(1, 2)  # (B, H, t, d)
+        out = (o / l[..., None]).flatten(1, 2).to(q.dtype)  # (B, H, t, d)
         log_sum = (m + l.log()).flatten(1, 2)  # (B, H, t)
         ctx.save_for_backward(q, k, v, out, log_sum)
         ctx.layout, ctx.causal, ctx.group = layout, causal, group
@@ -87,7 +86,7 @@ class RingAttention(torch.autograd.Function):
         q, k, v, out, log_sum = ctx.saved_tensors  # (B, H, t, d), (B, K, t, d) twice, (B, H, t, d), (B, H, t)
         layout, group = ctx.layout, ctx.group
         rank = dist.get_rank(group)
-        d_q, shapes = torch.zeros_like(q), _shapes(k, layout)
+        d_q, shapes = torch.zeros_like(wide(q)), _shapes(k, layout)
 
         own = passing = None
         for owner, (k_j, v_j) in going_round(torch.stack([k, v]), shapes, group):
@@ -107,7 +106,7 @@ class RingAttention(torch.autograd.Function):
                 d_kv += passing.arrived()  # the parts of ranks owner+1 ... rank-1
             passing = RingTransfer(d_kv, q.new_empty(shapes[owner - 1]), group)
         d_k, d_v = own if passing is None else own + passing.arrived()
-        return d_q, d_k, d_v, None, None, None
+        return d_q.to(q.dtype), d_k, d_v, None, None, None
 
 
 def _block(queries, keys, causal):

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import collectives
+from lib.buckets import mark_sharded
 
 
 def divide(n, tp, what):
@@ -47,7 +48,10 @@ def own_part(parameter, dim, group, what):
         rank, tp = dist.get_rank(group), dist.get_world_size(group)
         divide(part.shape[dim], tp, what)
         part = part.chunk(tp, dim)[rank]
-    return nn.Parameter(part.clone(), requires_grad=parameter.requires_grad)
+    own = nn.Parameter(part.clone(), requires_grad=parameter.requires_grad)
+    if dim is not None:
+        mark_sharded([own], group)
+    return own
 
 
 def whole(part, dim, group=None, all_gather=collectives.all_gather):

@@ -39,7 +39,7 @@ from lib.tensor_parallel.sequence import gather_sequence
 
 
 # exercise: lab3.ulysses_attention
-def ulysses_attention(q, k, v, layout, causal=True, group=None, all_to_all=collectives.all_to_all):
+def ulysses_attention(q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, causal=True):
     """Attention over the whole sequence, of which each rank holds a part. Returns (B, H, t, d), sharded like q.
 
     The arguments are `ring_attention`'s. all_to_all(rows, group, send_counts, recv_counts) works on dim 0.
@@ -96,7 +96,7 @@ def _heads_for_shards(x, layout, group, all_to_all):
     return came.view(cp * mine, t, B, d).permute(2, 0, 1, 3)
 
 
-def gathered_attention(q, k, v, layout, causal=True, group=None):
+def gathered_attention(q, k, v, layout, group=None, *, causal=True):
     """`ring_attention` by an all-gather of k and v; their gradients by a reduce-scatter. Shards of equal length."""
     B, K, _, d = k.shape
     check(q, k, v, layout, dist.get_rank(group), dist.get_world_size(group))

@@ -21,6 +21,9 @@ Cross-entropy of logits that are sharded by vocabulary, without gathering them:
 
 Three numbers per token travel, whatever V is; gathered logits would be V of them (GPT-2: 50,257). The two sums go in
 one message. Backward sends nothing: dz_v = p_v - [v is the target], and a rank has the p_v of its own part.
+
+Exponentials and their sum are computed in float32 where logits are in 16 bits: a sum of 50,257 terms would end where
+one more of them no longer changes it.
 """
 
 import torch
@@ -31,6 +34,7 @@ from torch.autograd.function import once_differentiable
 
 from lib import collectives
 from lib.tensor_parallel.mappings import reduce_from_group
+from lib.tensor_parallel.online_softmax import wide
 from lib.tensor_parallel.shards import divide, own_part
 
 
@@ -98,10 +102,13 @@ REDUCE = {"mean": torch.mean, "sum": torch.sum}
 
 
 # exercise: lab3.vocab_parallel_cross_entropy
-def vocab_parallel_cross_entropy(logits, targets, group=None, reduction="mean", all_reduce=collectives.all_reduce):
-    """-log p(target) in nats, the "mean" or the "sum" over all B*T tokens, alike on all ranks: ().
+def vocab_parallel_cross_entropy(
+    logits, targets, group=None, reduction="mean", all_reduce=collectives.all_reduce, *, ignore_index=-100
+):  # fmt: skip
+    """-log p(target) in nats, the "mean" or the "sum" over all B*T tokens, alike on all ranks: (), float32 or float64.
 
-    logits: (B, T, V/tp), this rank's part of the vocabulary. targets: (B, T) int64, replicated.
+    logits: (B, T, V/tp), this rank's part of the vocabulary. targets: (B, T) int64, replicated; a token whose target is
+    ignore_index has neither a loss nor a gradient, and the mean is one over the others (nan if there are none).
     Sends: an all-reduce of (B, T) and one of (2, B, T) forward, nothing backward.
     all_reduce: all_reduce(tensor, group, op) in place, with ReduceOp.MAX and SUM.
     Raises ValueError for shapes that do not fit, or targets outside the vocabulary.
@@ -111,7 +118,9 @@ def vocab_parallel_cross_entropy(logits, targets, group=None, reduction="mean", 
             f"logits {tuple(logits.shape)} want targets {tuple(logits.shape[:-1])}, got {tuple(targets.shape)}: "
             "one target per token"
         )
-    return REDUCE[reduction](_CrossEntropy.apply(logits, targets, group, all_reduce))
+    ignored = targets == ignore_index
+    losses = _CrossEntropy.apply(logits, targets.masked_fill(ignored, 0), group, all_reduce)  # (B, T)
+    return REDUCE[reduction](losses[~ignored] if ignored.any() else losses)
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -119,6 +128,7 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits, targets, group, all_reduce):
+        ctx.dtype, logits = logits.dtype, wide(logits)
         row, elsewhere = own_rows(targets, logits.shape[-1], group)
         largest = logits.amax(-1)  # (B, T)
         all_reduce(largest, group, op=dist.ReduceOp.MAX)
@@ -140,4 +150,4 @@ class _CrossEntropy(torch.autograd.Function):
         # dz_v = p_v - [v is the target]
         dz = p * grad.unsqueeze(-1)  # (B, T, V/tp)
         dz.scatter_add_(-1, row.unsqueeze(-1), -grad.masked_fill(elsewhere, 0.0).unsqueeze(-1))
-        return dz, None, None, None
+        return dz.to(ctx.dtype), None, None, None

@@ -14,9 +14,11 @@ zero2.py        the reduce-scatter while backward runs, the rest freed
 unit.py         ZeRO-3's unit: unshard, reshard; hooks where backward begins and ends with it
 fsdp.py         which unit is whole when
 prefetch.py     the next unit's gather beside this one's compute; HSDP, replicas across nodes
+module.py       the same as an nn.Module, with mixed precision: for a script of one's own
 muon.py         whole matrices, each with an owner: Muon
 masters.py      fp32 masters of 16-bit shards; masters and optimizer state in the CPU's memory
 state.py        all of it in a checkpoint, for any number of ranks
+guards.py       what would go wrong in silence in a script of one's own, refused
 live.py         bytes that live tensors hold, to compare with the formulas (`lib.cost.zero`)
 
 Gradients are averaged, as in data parallelism: ranks hold equal shares of the batch, and after `average_gradients()`
@@ -27,6 +29,7 @@ from lib.zero.flat import Flat, padded_size, parameter_groups
 from lib.zero.fsdp import FSDP
 from lib.zero.live import live_bytes, start_counting
 from lib.zero.masters import MasterShards, OffloadedOptimizer
+from lib.zero.module import FSDPModule
 from lib.zero.muon import Muon, newton_schulz, owners
 from lib.zero.prefetch import HSDP, PrefetchingFSDP, start_unshard
 from lib.zero.state import load_shards, save_shards

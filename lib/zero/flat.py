@@ -26,7 +26,8 @@ import torch
 import torch.distributed as dist
 
 from lib import collectives
-from lib.buckets import slots
+from lib.buckets import check_replicated, dense_gradient, slots
+from lib.zero.guards import guard
 
 
 def padded_size(n, world_size):
@@ -41,12 +42,12 @@ class Flat:
     whole        (padded,)     every rank's shard
     shard        (padded/N,)   this rank's, a view of `whole`; a leaf, for the optimizer
     slots        the pieces of `whole` in the shapes of the parameters
-    Sends: a broadcast of the line.
+    Sends: a broadcast of the line. Raises ValueError for shards, or experts, that differ between the group's ranks.
     """
 
     def __init__(self, parameters, group=None):
-        rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
-        self.parameters, self.group = list(parameters), group
+        self.parameters, self.group, self.world_size = list(parameters), group, dist.get_world_size(group)
+        check_replicated(self.parameters, group)
         self.n = sum(p.numel() for p in self.parameters)
         self.padded = padded_size(self.n, self.world_size)
         self.whole = self.parameters[0].detach().new_zeros(self.padded)
@@ -54,9 +55,19 @@ class Flat:
         for parameter, slot in zip(self.parameters, self.slots, strict=True):
             slot.copy_(parameter.detach())
         self.attach()
+        guard(self.parameters)
         collectives.broadcast(self.whole, 0, group)  # equal once, and with equal gradients equal for ever
         self.trained = self.parameters[0].requires_grad
-        self.shard = self.whole.chunk(self.world_size)[rank].detach().requires_grad_(self.trained)
+        self.shard = self.own_part().detach().requires_grad_(self.trained)
+        self.reduce_dtype = self.shard.dtype  # in which gradients are summed over the ranks
+
+    def to_gather(self):
+        """What this rank gives to the all-gather that fills `whole`."""
+        return self.shard
+
+    def own_part(self):
+        """This rank's part of `whole`, a view of it."""
+        return self.whole.chunk(self.world_size)[dist.get_rank(self.group)]
 
     def attach(self):
         """Let the parameters be views of `whole`, in their own shapes."""
@@ -69,9 +80,10 @@ class Flat:
 
         The sum of these over the ranks is the mean. A parameter that this rank did not use contributes zeros.
         """
-        line = self.shard.new_zeros(self.padded)  # zeros: the padding's gradient, or the optimizer would move it
+        # Zeros: the padding's gradient, or the optimizer would move it.
+        line = self.shard.new_zeros(self.padded, dtype=self.reduce_dtype)
         for parameter, slot in zip(self.parameters, slots(line[: self.n], self.slots), strict=True):
-            if parameter.grad is not None:
+            if dense_gradient(parameter) is not None:
                 torch.div(parameter.grad, self.world_size, out=slot)
                 parameter.grad = None
         return line
@@ -79,6 +91,7 @@ class Flat:
     @torch.no_grad()
     def add_gradient(self, piece):
         """Add this rank's part of the mean gradient, (padded/N,), to the shard's. Like backward, it accumulates."""
+        piece = piece.to(self.shard.dtype)
         self.shard.grad = piece if self.shard.grad is None else self.shard.grad.add_(piece)
 
 
@@ -88,8 +101,7 @@ def parameter_groups(parameters):
     Frozen parameters are left out, a tied one is taken once. A pure function.
     Raises ValueError for a parameter in two groups, or where there is none to train.
     """
-    parameters = list(parameters)
-    given = parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]
+    given = as_groups(parameters)
     groups = [{**g, "params": [p for p in dict.fromkeys(g["params"]) if p.requires_grad]} for g in given]
     seen = [p for g in groups for p in g["params"]]
     if not seen:
@@ -98,6 +110,13 @@ def parameter_groups(parameters):
         twice = next(p for i, p in enumerate(seen) if p in set(seen[:i]))
         raise ValueError(f"a {tuple(twice.shape)} parameter is in two groups: put it in one of them")
     return groups
+
+
+def as_groups(parameters):
+    """[{"params": [...], and the group's settings}, ...], of parameters or such groups, frozen ones too."""
+    parameters = list(parameters)
+    groups = parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]
+    return [{**group, "params": list(group["params"])} for group in groups]
 
 
 def with_params(groups, tensors):

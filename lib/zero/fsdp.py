@@ -22,6 +22,7 @@ import torch
 
 from lib import collectives
 from lib.zero.flat import Flat, parameter_groups
+from lib.zero.guards import check_still_frozen, guard_state
 from lib.zero.unit import Unit, on_backward
 
 
@@ -43,7 +44,7 @@ class FSDP:
     third time. Every rank runs the same units in the same order.
     """
 
-    unit_type = Unit  # a Unit of your own: class MyFSDP(FSDP): unit_type = MyUnit
+    unit_type, flat_type = Unit, Flat  # a Unit of your own: class MyFSDP(FSDP): unit_type = MyUnit
 
     def __init__(
         self, module, units, group=None, parameters=None,
@@ -55,7 +56,9 @@ class FSDP:
         groups = parameter_groups(module.parameters() if parameters is None else parameters)
         kind_of = group_numbers(module, groups)
         shares, rest = split_units(module, units)
-        make = lambda parameters: self.unit_type(flats_of(parameters, kind_of, group), all_gather, reduce_scatter)
+        make = lambda parameters: self.unit_type(
+            flats_of(parameters, kind_of, group, self.flat_type), all_gather, reduce_scatter
+        )
         self.units, self.root = [make(share) for share in shares], make(rest)
         flats = [flat for unit in [*self.units, self.root] for flat in unit.flats]
         of_group = [[flat for flat in flats if kind_of.get(flat.parameters[0]) == i] for i in range(len(groups))]
@@ -63,6 +66,9 @@ class FSDP:
         # As the optimizer has them, then the frozen ones.
         self.flats = [*(f for fs in of_group for f in fs), *(f for f in flats if not f.trained)]
         self.in_backward = []  # units whose backward has begun and not ended
+        frozen = [p for flat in flats if not flat.trained for p in flat.parameters]
+        guard_state([module, *units], lambda: all(unit.is_unsharded for unit in [*self.units, self.root]))
+        module.register_forward_pre_hook(lambda *_: check_still_frozen(frozen))
         module.register_forward_pre_hook(lambda *_: self.before_model())
         module.register_forward_hook(lambda *_: self.after_model())
         for place, submodule in enumerate(units):
@@ -127,16 +133,23 @@ class FSDP:
 
     @contextlib.contextmanager
     def unsharded(self):
-        """Within, `module` is whole on every rank: to save it for one process, or to look at it. Change nothing.
+        """Within, `module` has full parameters on every rank, to save them, look at them, or load others into them.
 
+            with fsdp.unsharded() as model:
+                model.load_state_dict(torch.load("pretrained.pt"))      # the same on every rank
+
+        Each rank keeps its shard of what is there at the end. Make MasterShards afterwards: masters are copies.
         Not between forward and backward. Sends: an all-gather per flat.
         """
-        for unit in [*self.units, self.root]:
+        units = [*self.units, self.root]
+        for unit in units:
             unit.unshard()
         try:
             yield self.module
+            for unit in units:
+                unit.keep()
         finally:
-            for unit in [*self.units, self.root]:
+            for unit in units:
                 unit.reshard()
 
 
@@ -156,9 +169,9 @@ def split_units(module, units):
     return shares, [p for p in module.parameters() if uses[p] != 1]
 
 
-def flats_of(parameters, number, group):
+def flats_of(parameters, number, group, flat_type=Flat):
     """Flats of these parameters: one for each dtype, device and parameter group; the frozen ones apart."""
     kinds = {}
     for p in parameters:
         kinds.setdefault((p.dtype, p.device, number.get(p)), []).append(p)
-    return [Flat(of_kind, group) for of_kind in kinds.values()]
+    return [flat_type(of_kind, group) for of_kind in kinds.values()]

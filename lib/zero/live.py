@@ -16,6 +16,10 @@ import gc
 
 import torch
 
+from lib.zero.guards import GuardedParameter
+
+PLAIN = (torch.Tensor, torch.nn.Parameter, GuardedParameter)
+
 
 def start_counting():
     """From here on only what is made from here on is counted. It also makes counting fast: a tenth of a second less.
@@ -44,7 +48,7 @@ def live_storages():
     """
     found = {}
     for thing in gc.get_objects():
-        if type(thing) in (torch.Tensor, torch.nn.Parameter):
+        if type(thing) in PLAIN:
             for tensor in (thing, thing.grad if thing.is_leaf else None):
                 if tensor is not None and tensor.layout == torch.strided and tensor.device.type != "meta":
                     storage = tensor.untyped_storage()

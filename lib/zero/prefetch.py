@@ -112,7 +112,7 @@ class PrefetchingFSDP(FSDP):
 def start_unshard(unit):
     """Begin to gather a unit's parameters; returns the works. When all have ended, `attach()` it."""
     unit.allocate()
-    return [collectives.start(unit.all_gather, flat.shard, flat.group, out=flat.whole) for flat in unit.flats]
+    return [collectives.start(unit.all_gather, flat.to_gather(), flat.group, out=flat.whole) for flat in unit.flats]
 
 
 class HSDP(PrefetchingFSDP):

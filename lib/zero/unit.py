@@ -25,6 +25,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lib import collectives
+from lib.collectives.uncompiled import uncompiled
 from lib.zero.zero1 import gather_parameters, reduce_gradients
 
 
@@ -44,17 +45,20 @@ class Unit:
         """The flats that have gradients."""
         return [flat for flat in self.flats if flat.trained]
 
+    @uncompiled
     def allocate(self):
         """Memory for the whole, not yet filled."""
         for flat in self.flats:
             flat.whole.untyped_storage().resize_(flat.padded * flat.whole.element_size())
 
+    @uncompiled
     def attach(self):
         """The whole is there: let the parameters be views of it."""
         for flat in self.flats:
             flat.attach()
         self.is_unsharded = True
 
+    @uncompiled
     def unshard(self):
         """Gather the whole parameters. Sends: an all-gather of (padded/N,) per flat."""
         self.allocate()
@@ -62,6 +66,7 @@ class Unit:
             gather_parameters(flat, self.all_gather)
         self.attach()
 
+    @uncompiled
     def reshard(self):
         """Keep the shards, free the rest. Sends nothing."""
         for flat in self.flats:
@@ -69,6 +74,12 @@ class Unit:
                 parameter.data = flat.shard.detach()[:0]  # (0,)
             flat.whole.untyped_storage().resize_(0)
         self.is_unsharded = False
+
+    @torch.no_grad()
+    def keep(self):
+        """Take the full parameters' values, as they are now, into the shards. Sends nothing."""
+        for flat in self.flats:
+            flat.shard.copy_(flat.own_part())
 
     def reduce_gradients(self):
         """Add the ranks' mean gradient to the shards', and drop the whole one. Sends: a reduce-scatter per flat."""

@@ -11,9 +11,12 @@ the same bytes travel. N ranks, psi padded parameters: 2 (N-1)/N psi elements pe
 Source: ZeRO (Rajbhandari et al. 2020, section 5.1).
 """
 
+import torch
+
 from lib import collectives
 from lib.buckets import CAPACITY, plan_tapered_buckets
-from lib.zero.flat import Flat, parameter_groups, params_of
+from lib.zero.flat import Flat, as_groups, parameter_groups, params_of
+from lib.zero.guards import check_still_frozen
 
 
 def reduce_gradients(flat, reduce_scatter=collectives.reduce_scatter):
@@ -27,11 +30,11 @@ def reduce_gradients(flat, reduce_scatter=collectives.reduce_scatter):
 
 def gather_parameters(flat, all_gather=collectives.all_gather):
     """Every rank's shard to every rank: `flat.whole`, and so the parameters. Sends: one all-gather of (padded/N,)."""
-    all_gather(flat.shard, flat.group, out=flat.whole)
+    all_gather(flat.to_gather(), flat.group, out=flat.whole)
 
 
 # exercise: lab4.Zero1
-class Zero1:
+class Zero1(torch.optim.Optimizer):
     """Any torch optimizer that works element by element, on shards.
 
         zero = Zero1(model.parameters(), lambda groups: torch.optim.AdamW(groups, lr=3e-4))
@@ -46,6 +49,9 @@ class Zero1:
     make_optimizer: called with the groups, shards in place of parameters. For 16-bit parameters let it return
     `MasterShards(groups, ...)`, for state in the CPU's memory `OffloadedOptimizer(groups, ...)`.
     reduce_scatter(line, group) -> (n/N,) and all_gather(shard, group, out=whole): as in `lib.collectives`.
+
+    torch's learning-rate schedulers take it as any optimizer. `state_dict` is this rank's, of its shards; `save_shards`
+    writes a checkpoint for any number of ranks.
     """
 
     def __init__(
@@ -53,6 +59,8 @@ class Zero1:
         reduce_scatter=collectives.reduce_scatter, all_gather=collectives.all_gather,
     ):  # fmt: skip
         self.group, self.reduce_scatter, self.all_gather = group, reduce_scatter, all_gather
+        parameters = as_groups(parameters)
+        self.frozen = [p for p in params_of(parameters) if not p.requires_grad]
         groups = parameter_groups(parameters)
         flats = [[Flat(bucket, group) for bucket in plan_tapered_buckets(g["params"], capacity)] for g in groups]
         self.flats = [flat for of_group in flats for flat in of_group]
@@ -68,11 +76,26 @@ class Zero1:
 
     @property
     def param_groups(self):
-        """The optimizer's, of shards or of their masters. LossScaler reads the gradients there."""
+        """The optimizer's, of shards or of their masters. LossScaler reads gradients there, schedulers set rates."""
         return self.optimizer.param_groups
+
+    @property
+    def state(self):
+        """{shard or master: its state}, of the optimizer that steps on them."""
+        return getattr(self.optimizer, "optimizer", self.optimizer).state
+
+    def state_dict(self):
+        """The state_dict of what `make_optimizer` returned: for this rank's shards, and with masters if it has them."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state):
+        """Load what the same rank of as many ranks saved. Sends: an all-gather per flat, for masters make shards."""
+        self.optimizer.load_state_dict(state)
+        self.gather_parameters()
 
     def average_gradients(self):
         """After backward: the ranks' mean gradient, each rank its shard. Sends: a reduce-scatter per flat."""
+        check_still_frozen(self.frozen)
         for flat in self.in_order:
             reduce_gradients(flat, self.reduce_scatter)
 
@@ -96,7 +119,7 @@ class Zero1:
         for flat in self.flats:
             gather_parameters(flat, self.all_gather)
 
-    def zero_grad(self):
+    def zero_grad(self, set_to_none=True):
         """Forget the gradients of parameters, shards and masters."""
         self.optimizer.zero_grad()
         for tensor in [*params_of([{"params": flat.parameters} for flat in self.flats]), *self.shards]:

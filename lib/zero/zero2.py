@@ -18,6 +18,8 @@ Source: ZeRO (Rajbhandari et al. 2020, section 5.2).
 from collections import deque
 
 from lib import collectives
+from lib.buckets import gradient_came_twice, when_gradient_is_ready
+from lib.zero.guards import check_still_frozen
 from lib.zero.zero1 import Zero1
 
 UNDER_WAY = 2  # lines of gradients that wait for the wire or are on it
@@ -41,8 +43,7 @@ class Zero2(Zero1):
         super().__init__(*args, **kwargs)
         self.place = {p: place for place, flat in enumerate(self.in_order) for p in flat.parameters}
         self._begin_backward()
-        for parameter in self.place:
-            parameter.register_post_accumulate_grad_hook(self._gradient_is_ready)
+        when_gradient_is_ready(self.place, self._gradient_is_ready)
 
     def _begin_backward(self):
         self.missing = [set(flat.parameters) for flat in self.in_order]  # per flat: the gradients that are not ready
@@ -52,9 +53,8 @@ class Zero2(Zero1):
     def _gradient_is_ready(self, parameter):
         missing = self.missing[self.place[parameter]]
         if parameter not in missing:
-            raise RuntimeError(
-                f"a second backward before average_gradients(): this step's gradient of a {tuple(parameter.shape)} "
-                "parameter is there already. ZeRO-2 sends every micro-batch: call average_gradients() after each"
+            raise gradient_came_twice(
+                parameter, "ZeRO-2 sends every micro-batch: call average_gradients() after each", "Zero1"
             )
         missing.remove(parameter)
         # All ranks must send in one order, so a flat that is complete too early waits for those before it.
@@ -62,6 +62,8 @@ class Zero2(Zero1):
             self._send_next()
 
     def _send_next(self):
+        if self.left == 0:
+            check_still_frozen(self.frozen)
         if len(self.under_way) == UNDER_WAY:
             self._keep_oldest()
         flat = self.in_order[self.left]

@@ -59,7 +59,7 @@ def results(tmp_path_factory):
         "tokens": "5 tokens over cp=2 ranks are [3, 2]: 2cp=4 has to divide them",
         "dropout": "dropout is 0.1: ring attention has none, use dropout=0.0 or cp=1",
         "heads": "n_heads 3 over tp=2 ranks is not whole",
-        "layers": "1 layers into 2 stages: use 1 to 1 stages",
+        "layers": "1 layer into 2 stages: use 1 stage",
         "axes": "no axis cp in the mesh pp=1, dp=2, tp=1: add cp=1 where you do not use it",
         "sets": "no group along dp, ep, cp, only along pp; dp; ep; cp; tp: Mesh(sizes, sets=[('dp', 'ep', 'cp')])",
         "world": "mesh pp=2 * dp=2 * ep=1 * cp=1 * tp=1 = 4, but world_size is 2: use pp=1 or dp=1",

@@ -57,3 +57,10 @@ def test_sums_that_round_still_find_a_cut():
 def test_stages_without_a_layer_are_refused(p):
     with pytest.raises(ValueError, match=f"3 layers into {p} stages: use 1 to 3 stages"):
         balance([1, 1, 1], p)
+
+
+def test_no_layers_and_one_layer_are_said_as_such():
+    with pytest.raises(ValueError, match="there are no layers to split into 1 stages"):
+        balance([], 1)
+    with pytest.raises(ValueError, match="1 layer into 0 stages: use 1 stage,"):
+        balance([42], 0)

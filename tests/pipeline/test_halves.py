@@ -84,3 +84,34 @@ def test_a_shared_weight_and_a_computed_one_have_their_whole_gradient():
             stage.backward(0, grad)
         grads.append(stage.module.weight.grad)
     torch.testing.assert_close(*grads, rtol=1e-13, atol=0)
+
+
+class UnderAutocast(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.module(x)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_autocast_inside_the_stage_gives_both_halves_what_one_backward_gives(bias):
+    torch.manual_seed(0)
+    layers = UnderAutocast(nn.Sequential(nn.Linear(4, 8, bias), nn.Tanh(), nn.Linear(8, 3, bias)))
+    stage, x = Stage(layers, is_first=False), torch.randn(5, 4)
+    grad = torch.randn(5, 3).bfloat16()
+
+    stage.forward(0, x, splits=False)
+    grad_x = stage.backward(0, grad)
+    want = [p.grad for p in layers.parameters()]
+    layers.zero_grad()
+
+    assert stage.forward(0, x, splits=True).dtype == torch.bfloat16
+    torch.testing.assert_close(stage.input_gradient(0, grad), grad_x, rtol=1e-2, atol=1e-3)
+    assert all(p.grad is None for p in layers.parameters())
+    stage.weight_gradients(0)
+    for p, one in zip(layers.parameters(), want, strict=True):
+        assert p.grad.dtype == torch.float32
+        torch.testing.assert_close(p.grad, one, rtol=1e-2, atol=1e-3)

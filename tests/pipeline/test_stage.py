@@ -11,6 +11,7 @@ from sweeps import WHOLE
 
 from lib import launch, ledger
 from lib.pipeline import (
+    Action,
     gpipe,
     interleaved,
     messages,
@@ -18,6 +19,7 @@ from lib.pipeline import (
     relay,
     simulate,
     target,
+    v_shape,
     zb_h1,
 )
 from lib.pipeline.links import connect
@@ -226,3 +228,43 @@ def test_both_copies_of_a_tied_parameter_stay_the_same_bits(trained):
         (_, first, w_first), (_, last, w_last) = (trained[rank]["one_f_one_b"][step] for rank in (0, 2))
         assert torch.equal(first[tied], last[tied]) and torch.equal(w_first[tied], w_last[tied])
         assert tied not in trained[1]["one_f_one_b"][step][1]
+
+
+def losses_without_gradients(m):
+    """{placement and v: (loss, how far it is from one process, whether a `.grad` changed, micro-batches kept)}, and
+    what `run` says where it cannot go back."""
+    links, seen, refused = connect(), {}, []
+    case = CASES["gpt"]
+    for name, v, more in (("loop", 1, {}), ("loop", 2, {}), ("v", 2, {"placement": v_shape})):
+        module, stages = cut(case, 2 * v)
+        xs, targets = split_rows(case.batch(2 * m - 1), m)
+        pipeline = Pipeline(stages, links, xs, **more)
+        loss = pipeline.evaluate(xs, targets, case.loss)
+        want = one_process("gpt", 2 * v, m)[0]
+        off = None if loss is None else abs(loss - want).item() / abs(want).item()
+        touched = [n for n, p in module.named_parameters() if p.grad is not None]
+        seen[name, v] = off, touched, sum(len(stage.kept) for stage in pipeline.stages.values())
+
+    forwards = [[Action(rank, "F", j) for j in range(m)] for rank in range(2)]
+    module, stages = cut(case, 2)
+    pipeline = Pipeline(stages, links, xs)
+    for schedule, graph in ((forwards, True), (gpipe(2, m), False)):
+        with torch.set_grad_enabled(graph):
+            try:
+                pipeline.run(schedule, xs, targets, case.loss)
+            except (ValueError, RuntimeError) as error:
+                refused.append(f"{type(error).__name__}: {error}")
+    pipeline.run(gpipe(2, m), xs, targets, case.loss)  # and after that a step goes through
+    return seen, refused
+
+
+@pytest.mark.parametrize("m", [3, 1])
+def test_a_loss_without_gradients(m):
+    """On few micro-batches and on more than ranks; stages in a loop and in a V."""
+    for rank, (seen, refused) in enumerate(launch.run(losses_without_gradients, m, nproc=2, backend="gloo")):
+        for (placement, v), (off, touched, kept) in seen.items():
+            has_loss = rank == (0 if placement == "v" else 1)
+            assert (off is not None) == has_loss and not touched and not kept, (placement, v)
+            assert not has_loss or off < 1e-12
+        assert [line.split(":")[0] for line in refused] == ["ValueError", "RuntimeError"]
+        assert all("pipeline.evaluate(microbatches, targets, loss_fn)" in line for line in refused)

@@ -47,7 +47,7 @@ def on_a_ring(q, k, v, d_out, layout, group, label=None, causal=True):
     leaves = [x[:, :, mine].clone().requires_grad_() for x in (q, k, v)]
     if label:
         ledger.mark(f"forward {label}")
-    out = ring_attention(*leaves, layout, causal, group)
+    out = ring_attention(*leaves, layout, group, causal=causal)
     if label:
         ledger.mark(f"backward {label}")
     out.backward(d_out[:, :, mine])

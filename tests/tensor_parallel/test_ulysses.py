@@ -48,7 +48,7 @@ def run_each():
                 continue
             leaves = [x[:, :, mine].clone().requires_grad_() for x in whole[:3]]
             ledger.mark(f"forward {way} {case}")
-            out = attention(*leaves, layout, causal, group)
+            out = attention(*leaves, layout, group, causal=causal)
             ledger.mark(f"backward {way} {case}")
             out.backward(whole[3][:, :, mine])
             ledger.mark("")

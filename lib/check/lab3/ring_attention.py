@@ -1,4 +1,4 @@
-"""Lab 3, section 9: ring_attention(q, k, v, layout, causal, group), in which keys and values travel.
+"""Lab 3, section 9: ring_attention(q, k, v, layout, group, causal=), in which keys and values travel.
 
     forward     k and v of every rank go to all others but one step by step: (N-1) n numbers, n = 2BKTd
     backward    they go once more, and their gradients behind them, home: 2 (N-1) n

@@ -1,6 +1,6 @@
 """Attention over a sequence that is cut over the ranks: the cases, and what one process makes of the whole.
 
-    ring_attention(q, k, v, layout, causal, group)       q (B, H, t, d), k and v (B, K, t, d): this rank's tokens
+    ring_attention(q, k, v, layout, group, causal=)       q (B, H, t, d), k and v (B, K, t, d): this rank's tokens
     ulysses_attention(...)                               -> (B, H, t, d), sharded like q
 
 Expected are plain attention of the whole sequence and its gradients; beside them what the queries of each rank give to
@@ -81,7 +81,8 @@ def truth(case, N, rank, number):
         mine(dy),
         {name: mine(x) for name, x in gradients.items()},
         {name: [mine(x) for x in of_ranks] for name, of_ranks in parts.items()},
-        (layout, case.causal),
+        (layout,),
+        {"causal": case.causal},
     )
 
 

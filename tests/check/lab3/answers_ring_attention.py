@@ -69,7 +69,7 @@ class Ring:
 def answer(how, name=None):
     """ring_attention of a Ring with some of its parts replaced."""
 
-    def ring_attention(q, k, v, layout, causal=True, group=None):
+    def ring_attention(q, k, v, layout, group=None, *, causal=True):
         ring = how(k, layout, causal, group)
 
         class Function(torch.autograd.Function):
@@ -276,7 +276,7 @@ class OneRankForgotten(Ring):
         return tuple(x * (self.cp > 1) for x in super().backward(q, k, v, whole, d_out))
 
 
-def all_keys_first(q, k, v, layout, causal=True, group=None):
+def all_keys_first(q, k, v, layout, group=None, *, causal=True):
     """Attention with K and V gathered, in a ring of messages; backward in the same way."""
     ring = Ring(k, layout, causal, group)
     everything = [position for owner in range(ring.cp) for position in layout[owner]]
@@ -317,7 +317,7 @@ class Hop(torch.autograd.Function):
         return p2p.send_recv(d_block.contiguous(), left, right, ring.group, out=out), None, None
 
 
-def by_autograd(q, k, v, layout, causal=True, group=None):
+def by_autograd(q, k, v, layout, group=None, *, causal=True):
     """Right numbers, but autograd keeps every block and its scores."""
     ring = Ring(k, layout, causal, group)
     block, so_far = torch.stack([k, v]), None
@@ -333,7 +333,7 @@ def by_autograd(q, k, v, layout, causal=True, group=None):
 LAST = {}
 
 
-def on_a_global(q, k, v, layout, causal=True, group=None):
+def on_a_global(q, k, v, layout, group=None, *, causal=True):
     LAST["ring"] = Ring(k, layout, causal, group)
 
     class Function(torch.autograd.Function):
@@ -352,12 +352,12 @@ def on_a_global(q, k, v, layout, causal=True, group=None):
 
 
 @torch.no_grad()
-def without_backward(q, k, v, layout, causal=True, group=None):
+def without_backward(q, k, v, layout, group=None, *, causal=True):
     return Ring(k, layout, causal, group).forward(q, k, v).out
 
 
-def scales_q_in_place(q, k, v, layout, causal=True, group=None):
-    out = answer(Ring)(q.clone(), k, v, layout, causal, group)
+def scales_q_in_place(q, k, v, layout, group=None, *, causal=True):
+    out = answer(Ring)(q.clone(), k, v, layout, group, causal=causal)
     q.data.mul_(1.0 / q.shape[-1] ** 0.5)
     return out
 
@@ -371,11 +371,11 @@ class SendFirst(Ring):
         return out
 
 
-def calls_libs(q, k, v, layout, causal=True, group=None):
-    return libs.ring_attention(q, k, v, layout, causal, group)
+def calls_libs(q, k, v, layout, group=None, *, causal=True):
+    return libs.ring_attention(q, k, v, layout, group, causal=causal)
 
 
-def not_yet(q, k, v, layout, causal=True, group=None):
+def not_yet(q, k, v, layout, group=None, *, causal=True):
     raise NotImplementedError
 
 

@@ -58,7 +58,7 @@ class Ulysses:
 
 
 def answer(how):
-    def ulysses_attention(q, k, v, layout, causal=True, group=None, all_to_all=collectives.all_to_all):
+    def ulysses_attention(q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, causal=True):
         return how(layout, causal, group, all_to_all).attention(q, k, v)
 
     ulysses_attention.__name__ = how.__name__
@@ -283,15 +283,15 @@ class Gathered(Ulysses):
         return attend(q, k, v, *places).out
 
 
-def by_an_all_gather(q, k, v, layout, causal=True, group=None, all_to_all=collectives.all_to_all):
-    return libs.gathered_attention(q, k, v, layout, causal, group)
+def by_an_all_gather(q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, causal=True):
+    return libs.gathered_attention(q, k, v, layout, group, causal=causal)
 
 
-def calls_libs(q, k, v, layout, causal=True, group=None, all_to_all=collectives.all_to_all):
-    return libs.ulysses_attention(q, k, v, layout, causal, group, all_to_all)
+def calls_libs(q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, causal=True):
+    return libs.ulysses_attention(q, k, v, layout, group, all_to_all, causal=causal)
 
 
-def not_yet(q, k, v, layout, causal=True, group=None, all_to_all=collectives.all_to_all):
+def not_yet(q, k, v, layout, group=None, all_to_all=collectives.all_to_all, *, causal=True):
     raise NotImplementedError
 
 

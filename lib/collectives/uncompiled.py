@@ -1,0 +1,61 @@
+"""Functions that torch.compile leaves out of its graphs, without importing the compiler.
+
+    @uncompiled
+    def post(...): ...          traced code breaks its graph here, and runs `post` as plain Python
+
+torch.compile cannot trace what asks a process group for its backend, nor memory that is freed and filled again behind a
+parameter. `torch.compiler.disable` says so, but imports torch._dynamo, which takes as long as importing torch. Here it
+is called once something else has imported that: whoever compiles anything does.
+"""
+
+import functools
+import importlib.abc
+import importlib.util
+import sys
+
+import torch
+
+COMPILER = "torch._dynamo"
+_later = []  # what is called when the compiler has been imported
+
+
+def uncompiled(function):
+    """`function`, at which torch.compile breaks its graph."""
+    what = [function]
+
+    def disable():
+        what[0] = torch.compiler.disable(function)
+
+    if COMPILER in sys.modules:
+        disable()
+    else:
+        _later.append(disable)
+
+    @functools.wraps(function)
+    def call(*args, **named):
+        return what[0](*args, **named)
+
+    return call
+
+
+class _AfterCompiler(importlib.abc.MetaPathFinder):
+    """Waits for the import of the compiler, and is then no longer asked."""
+
+    def find_spec(self, name, path, target=None):
+        if name != COMPILER:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            while _later:
+                _later.pop()()
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if COMPILER not in sys.modules:
+    sys.meta_path.insert(0, _AfterCompiler())

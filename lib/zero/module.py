@@ -1,0 +1,166 @@
+"""FSDP as an nn.Module, with mixed precision: what a script of one's own expects of a wrapper.
+
+    fp32        shard of w --round--> 16 bits --all-gather--> w in full, 16 bits       forward and backward
+                                                                       |
+    fp32        shard of g <--widen-- reduce_dtype <--reduce-scatter-- g in full
+
+The shards are in the dtype that the model was made in, so they serve as master weights, and the optimizer needs no
+others. On the wire and in the units are 16 bits. That is what `MixedPrecisionPolicy` means to torch's fully_shard, too.
+
+    fsdp.py          which unit is full when: the teaching core
+    prefetch.py      beside compute
+    module.py        the same as a module: parameters(), state_dict(), clip_grad_norm_, a policy
+
+Source: torch.distributed.fsdp, whose policy and whose names these are.
+"""
+
+import contextlib
+import functools
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from lib import clip
+from lib.buckets import slots
+from lib.zero.flat import Flat
+from lib.zero.prefetch import PrefetchingFSDP
+from lib.zero.unit import Unit
+
+
+class FSDPModule(nn.Module):
+    """`module`, each rank of `group` with its shard; called, it calls `module`.
+
+        fsdp = FSDPModule(model, units=model.layers, policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+        optimizer = torch.optim.AdamW(fsdp.parameters(), lr=3e-4)
+        loss_fn(fsdp(x), y).backward()
+        fsdp.average_gradients()                # after every backward
+        fsdp.clip_grad_norm_(1.0)               # the norm of all shards; torch's function sees this rank's alone
+        optimizer.step()
+        optimizer.zero_grad()
+
+    units: submodules in the order of the forward pass, none inside another.
+    policy: an object with param_dtype, reduce_dtype, output_dtype and cast_forward_inputs, each as in torch's
+        MixedPrecisionPolicy: of the parameters in forward and backward, of the sum of gradients (None: param_dtype), of
+        what the model returns (None: as it is), and whether floating inputs of the model and of its units are cast to
+        param_dtype first. None: everything in the dtype of the parameters.
+    parameters() are this rank's shards. state_dict() and load_state_dict() are of the full model, on every rank alike,
+    so all ranks have to call them. Move the model to its device before it is wrapped.
+    """
+
+    def __init__(self, module, units, group=None, policy=None):
+        super().__init__()
+        self.module = module
+        self.fsdp = _MixedFSDP(module, units, group, policy)
+
+    def forward(self, *inputs, **named):
+        inputs, named = self.fsdp.cast_inputs(inputs, named)
+        return self.fsdp.cast_output(self.module(*inputs, **named))
+
+    def average_gradients(self):
+        """After each backward: then the ranks' mean is in every shard's `.grad`."""
+        self.fsdp.average_gradients()
+
+    def unsharded(self):
+        """A context in which `module` has full parameters in the shards' dtype; changes stay. See FSDP.unsharded."""
+        return self.fsdp.unsharded()
+
+    def clip_grad_norm_(self, max_norm):
+        """Clip the gradient of the full model to this norm; returns the norm before. Sends: one number per rank."""
+        return clip.clip_gradients(self.fsdp.shards, max_norm, [self.fsdp.group])
+
+    def named_parameters(self, prefix="", recurse=True, remove_duplicate=True):
+        """(name, shard) of each flat buffer that this rank has a shard of, the trained ones first."""
+        for i, flat in enumerate(self.fsdp.flats):
+            yield f"{prefix}{'.' if prefix else ''}flat_{i}", flat.shard
+
+    def state_dict(self, *args, **named):
+        """A copy of the full model's, in the shards' dtype. Sends: an all-gather per flat."""
+        with self.unsharded() as module:
+            return tree_map(lambda x: x.clone() if torch.is_tensor(x) else x, dict(module.state_dict(*args, **named)))
+
+    def load_state_dict(self, state, strict=True, assign=False):
+        """Load the full model's, the same on every rank: each keeps its shard. Sends: an all-gather per flat."""
+        if assign:
+            raise ValueError("assign=True would replace parameters that are views of flat buffers: use assign=False")
+        with self.unsharded() as module:
+            return module.load_state_dict(state, strict=strict)
+
+    def _apply(self, fn, recurse=True):
+        raise RuntimeError(
+            "a sharded model cannot be moved or cast: call .to(), .cuda() or .bfloat16() on the model before it is "
+            "wrapped, and give a policy for mixed precision"
+        )
+
+
+class _MixedFlat(Flat):
+    """A Flat with full parameters in two dtypes, of which one is in use: its shard's, and the policy's param_dtype."""
+
+    def __init__(self, parameters, group, policy):
+        super().__init__(parameters, group)
+        own = self.shard.dtype
+        self.low = (policy.param_dtype if policy and own.is_floating_point else None) or own
+        self.reduce_dtype = (policy.reduce_dtype if policy else None) or self.low
+        self.full = {own: (self.whole, self.slots)}
+        if self.low != own:
+            whole = torch.empty_like(self.whole, dtype=self.low)
+            self.full[self.low] = whole, slots(whole[: self.n], self.slots)
+            whole.untyped_storage().resize_(0)
+
+    def use(self, dtype):
+        """Let the full parameters be those of this dtype. Neither has memory then."""
+        self.whole, self.slots = self.full[dtype]
+
+    def to_gather(self):
+        return self.shard.detach().to(self.whole.dtype)
+
+
+class _MixedUnit(Unit):
+    """A Unit of _MixedFlats, whose shards are parameters."""
+
+    def __init__(self, flats, *collectives):
+        super().__init__(flats, *collectives)
+        for flat in flats:
+            flat.shard = nn.Parameter(flat.shard.detach(), requires_grad=flat.trained)
+            flat.use(flat.low)
+
+
+class _MixedFSDP(PrefetchingFSDP):
+    """PrefetchingFSDP with a policy."""
+
+    unit_type = _MixedUnit
+
+    def __init__(self, module, units, group, policy):
+        self.policy, self.flat_type = policy, functools.partial(_MixedFlat, policy=policy)
+        super().__init__(module, units, group)
+
+    def cast_inputs(self, inputs, named):
+        """The arguments, floating tensors among them in param_dtype."""
+        dtype = self.policy.param_dtype if self.policy and self.policy.cast_forward_inputs else None
+        return _cast((inputs, named), dtype)
+
+    def cast_output(self, output):
+        """The output, floating tensors in it in output_dtype."""
+        return _cast(output, self.policy.output_dtype if self.policy else None)
+
+    def _enter(self, place, submodule, inputs, named):
+        return super()._enter(place, submodule, *self.cast_inputs(inputs, named))
+
+    @contextlib.contextmanager
+    def unsharded(self):
+        """As FSDP.unsharded, in the shards' dtype."""
+        for flat in self.flats:
+            flat.use(flat.shard.dtype)
+        try:
+            with super().unsharded() as module:
+                yield module
+        finally:
+            for flat in self.flats:
+                flat.use(flat.low)
+
+
+def _cast(values, dtype):
+    """A nest of values, with its floating tensors in `dtype`; as it is for None."""
+    if dtype is None:
+        return values
+    return tree_map(lambda x: x.to(dtype) if torch.is_tensor(x) and x.is_floating_point() else x, values)
