@@ -50,6 +50,11 @@ class Recompute(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "a recomputed function cannot be differentiated twice (create_graph=True): backward makes its graph "
+                "anew and frees it at once. Call the function itself where you need a second derivative"
+            )
         inputs = list(ctx.inputs)
         for i, kept in zip(ctx.indices, ctx.saved_tensors, strict=True):
             inputs[i] = kept.detach().requires_grad_(ctx.needs_input_grad[2 + i])

@@ -38,6 +38,12 @@ def said(act, *args):
     return ""
 
 
+def settle(wrapper):
+    """Wait for what a refused step has sent in the background, or the next message would meet it."""
+    for work in [*getattr(wrapper, "works", []), *(work for _, work in getattr(wrapper, "under_way", []))]:
+        work.wait()
+
+
 def expert_layer():
     torch.manual_seed(dist.get_rank())
     return ExpertParallelMoE(MoE(3, [nn.Linear(3, 3) for _ in range(4)]))
@@ -78,26 +84,25 @@ def test_sparse_gradients_are_refused_with_the_setting_that_makes_them():
 
 
 def one_layer_in_two_recomputed_blocks():
-    def step(make, through):
+    def step(name, through):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 3))
-        wrapper = make(model)
+        wrapper = EACH[name](model)
         x = torch.full((2, 3), 1.0 + dist.get_rank())
-        through(model, through(model, x)).sum().backward()
+        try:
+            through(model, through(model, x)).sum().backward()
+        except RuntimeError:
+            settle(wrapper)
+            raise
         wrapper.average_gradients()
         return [p.grad for p in getattr(wrapper, "shards", model.parameters())]
 
     plainly, again = lambda f, x: f(x), recompute
+    texts = {name: said(step, name, again) for name in ("OverlappedDataParallel", "Zero2")}
     equal = {}
     for name in ("NaiveDataParallel", "BucketedDataParallel", "Zero1"):
-        pairs = zip(step(EACH[name], again), step(EACH[name], plainly), strict=True)
+        pairs = zip(step(name, again), step(name, plainly), strict=True)
         equal[name] = all(torch.allclose(a, b) for a, b in pairs)
-    # Last, because what has been sent in the background belongs to no step.
-    refused = {
-        "OverlappedDataParallel": OverlappedDataParallel,
-        "Zero2": lambda m: Zero2(m.parameters(), sgd, dist.new_group()),
-    }
-    texts = {name: said(step, make, again) for name, make in refused.items()}
     return texts, equal
 
 
@@ -169,24 +174,19 @@ def traps():
 
 def unfrozen():
     """What is said to a parameter that is unfrozen after wrapping: its gradient would stay on its own rank."""
-    kinds = {
-        "Zero1": lambda model, group: Zero1(model.parameters(), sgd, group),
-        "Zero2": lambda model, group: Zero2(model.parameters(), sgd, group),
-        "FSDP": lambda model, group: FSDP(model, [model[0]], group),
-        "PrefetchingFSDP": lambda model, group: PrefetchingFSDP(model, [model[0]], group),
-    }
     texts = {}
-    for name, make in kinds.items():
+    for name, make in SHARDERS.items():
         model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
         model[1].bias.requires_grad_(False)
-        wrapper = make(model, dist.new_group())  # its own: what has been sent in the background belongs to no step
+        wrapper = make(model)
         model[1].bias.requires_grad_()
         texts[name] = said(lambda: (model(torch.ones(2, 3)).sum().backward(), wrapper.average_gradients()))  # noqa: B023
+        settle(wrapper)
     return texts
 
 
 def test_a_parameter_that_is_unfrozen_after_wrapping_is_refused():
-    for texts in launch.run(unfrozen, nproc=2, backend="gloo", fresh=True):
+    for texts in launch.run(unfrozen, nproc=2, backend="gloo"):
         assert all("has been unfrozen" in text and "wrap the model then" in text for text in texts.values()), texts
 
 

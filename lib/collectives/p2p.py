@@ -172,7 +172,10 @@ def _backend(group, device):
         return group._get_backend(device)
     except RuntimeError:
         reached = ", ".join(d.type for d in group._device_types)
-        raise ValueError(f"the tensor is on {device}, but this group reaches only {reached}: move it there") from None
+        instead = "move it there"
+        if device.type == "meta":
+            instead = "it has no memory. Before you wrap the module, call module.to_empty(device=...) and load it"
+        raise ValueError(f"the tensor is on {device}, but this group reaches only {reached}: {instead}") from None
 
 
 def check_rank(what, rank, world_size):

@@ -25,6 +25,7 @@ Sources: Qi et al. 2024 ("Zero bubble pipeline parallelism"), whose Megatron cod
 
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 
@@ -60,6 +61,7 @@ class LinearLater(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad_y):
         (x,), (weight, bias) = ctx.saved_tensors, ctx.parameters
         ctx.later.append((weight, bias, x.detach(), grad_y))  # x, and not the graph that it came from

@@ -38,6 +38,7 @@ do not.
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
 from lib import collectives
 from lib.buckets import flatten, gradient, unflatten
@@ -141,6 +142,7 @@ class _Regathered(torch.autograd.Function):
         return tuple(F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, *dys):
         x, *weights = ctx.saved_tensors
         group, all_gather, _ = ctx.how

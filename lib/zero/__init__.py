@@ -23,6 +23,18 @@ live.py         bytes that live tensors hold, to compare with the formulas (`lib
 
 Gradients are averaged, as in data parallelism: ranks hold equal shares of the batch, and after `average_gradients()`
 every shard's `.grad` is the mean. `lib.clip` clips them by their global norm.
+
+In a script of your own, put the model on its device, load its weights, and wrap it then. You can also load pretrained
+weights into a model that is wrapped already, on every rank alike:
+
+    with fsdp.unsharded() as full:                           # FSDP, PrefetchingFSDP, HSDP: each rank keeps its shard
+        full.load_state_dict(torch.load("pretrained.pt"))
+    module.load_state_dict(torch.load("pretrained.pt"))      # FSDPModule does the same by itself
+    model.load_state_dict(torch.load("pretrained.pt"))       # Zero1, Zero2: the parameters are full at all times
+
+Make `MasterShards` only after that, because masters are copies, and the next step would write the old ones back.
+What would do nothing in silence raises an error that says what to do instead (guards.py): an optimizer or a clipping
+function that gets the model's parameters, a `state_dict()` of a sharded model, or a parameter that is unfrozen later.
 """
 
 from lib.zero.flat import Flat, padded_size, parameter_groups

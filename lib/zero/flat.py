@@ -55,7 +55,7 @@ class Flat:
         for parameter, slot in zip(self.parameters, self.slots, strict=True):
             slot.copy_(parameter.detach())
         self.attach()
-        guard(self.parameters)
+        guard(self)
         collectives.broadcast(self.whole, 0, group)  # equal once, and with equal gradients equal for ever
         self.trained = self.parameters[0].requires_grad
         self.shard = self.own_part().detach().requires_grad_(self.trained)
@@ -73,6 +73,11 @@ class Flat:
         """Let the parameters be views of `whole`, in their own shapes."""
         for parameter, slot in zip(self.parameters, self.slots, strict=True):
             parameter.data = slot
+
+    @torch.no_grad()
+    def keep(self):
+        """Take the values that the parameters have now into the shard. Sends nothing."""
+        self.shard.copy_(self.own_part())
 
     @torch.no_grad()
     def take_gradients(self):

@@ -22,7 +22,7 @@ import torch
 
 from lib import collectives
 from lib.zero.flat import Flat, parameter_groups
-from lib.zero.guards import check_still_frozen, guard_state
+from lib.zero.guards import guard_model
 from lib.zero.unit import Unit, on_backward
 
 
@@ -56,9 +56,8 @@ class FSDP:
         groups = parameter_groups(module.parameters() if parameters is None else parameters)
         kind_of = group_numbers(module, groups)
         shares, rest = split_units(module, units)
-        make = lambda parameters: self.unit_type(
-            flats_of(parameters, kind_of, group, self.flat_type), all_gather, reduce_scatter
-        )
+        flats_of_kinds = lambda parameters: flats_of(parameters, kind_of, group, self.flat_type)
+        make = lambda parameters: self.unit_type(flats_of_kinds(parameters), all_gather, reduce_scatter)
         self.units, self.root = [make(share) for share in shares], make(rest)
         flats = [flat for unit in [*self.units, self.root] for flat in unit.flats]
         of_group = [[flat for flat in flats if kind_of.get(flat.parameters[0]) == i] for i in range(len(groups))]
@@ -66,9 +65,7 @@ class FSDP:
         # As the optimizer has them, then the frozen ones.
         self.flats = [*(f for fs in of_group for f in fs), *(f for f in flats if not f.trained)]
         self.in_backward = []  # units whose backward has begun and not ended
-        frozen = [p for flat in flats if not flat.trained for p in flat.parameters]
-        guard_state([module, *units], lambda: all(unit.is_unsharded for unit in [*self.units, self.root]))
-        module.register_forward_pre_hook(lambda *_: check_still_frozen(frozen))
+        guard_model(self, units)
         module.register_forward_pre_hook(lambda *_: self.before_model())
         module.register_forward_hook(lambda *_: self.after_model())
         for place, submodule in enumerate(units):
@@ -120,7 +117,8 @@ class FSDP:
         return on_backward(lambda: self._end(place), (inputs, named))
 
     def _leave(self, place, submodule, inputs, output):
-        self.after_forward(place)
+        if place not in self.in_backward:  # else a checkpoint runs the unit again, for the backward that needs it
+            self.after_forward(place)
         return on_backward(lambda: self._begin(place), output)
 
     def _begin(self, place):
@@ -133,23 +131,18 @@ class FSDP:
 
     @contextlib.contextmanager
     def unsharded(self):
-        """Within, `module` has full parameters on every rank, to save them, look at them, or load others into them.
+        """Within, `module` has full parameters, to save or to look at; a rank keeps its shard of what is loaded there.
 
-            with fsdp.unsharded() as model:
-                model.load_state_dict(torch.load("pretrained.pt"))      # the same on every rank
-
-        Each rank keeps its shard of what is there at the end. Make MasterShards afterwards: masters are copies.
         Not between forward and backward. Sends: an all-gather per flat.
         """
-        units = [*self.units, self.root]
-        for unit in units:
+        for unit in [*self.units, self.root]:
             unit.unshard()
         try:
             yield self.module
-            for unit in units:
-                unit.keep()
+            for flat in self.flats:
+                flat.keep()
         finally:
-            for unit in units:
+            for unit in [*self.units, self.root]:
                 unit.reshard()
 
 

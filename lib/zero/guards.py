@@ -4,48 +4,77 @@
     clip_grad_norm_(model.parameters()) the norm of no gradient is 0, and nothing would be clipped
     model.state_dict(), load_state_dict while parameters are empty, there is nothing to save, and nowhere to load to
     parameter.requires_grad_()          after wrapping: in no shard, so its gradient would stay on its own rank
+    create_graph=True                   a second derivative would go through parameters that are no longer there
 
-The first two read `.grad` of a parameter, so a guarded parameter looks at who reads it. Everyone else gets the gradient
-as usual.
+Optimizers are asked by torch's hook for all of them, before each step. What clips reads `.grad` of a parameter, so a
+guarded parameter looks at who reads it. Everyone else gets the gradient as usual, and so does everyone once the wrapper
+is gone, or of a copy of the model.
 """
 
 import sys
+import weakref
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-READERS = {  # of `.grad`, by the beginning of their module's name: what they would do, and what to do instead
-    "torch.optim": "this optimizer would train nothing: give it x.groups; Zero1 and Zero2 have a step() of their own",
-    "torch.nn.utils.clip_grad": "nothing would be clipped: call lib.clip.clip_gradients(x.shards, max_norm, [group])",
-    "lib.clip": "nothing would be clipped: give clip_gradients the shards of x, and [group]",
+CLIPPERS = {  # they read `.grad`; by the beginning of their module's name: what to do instead
+    "torch.nn.utils.clip_grad": "call lib.clip.clip_gradients(x.shards, max_norm, [group])",
+    "lib.clip": "give clip_gradients the shards of x, and [group]",
 }
 
 
 class GuardedParameter(nn.Parameter):
-    """A parameter whose gradients end in shards. An optimizer, or what clips, is told so when it reads `.grad`."""
+    """A parameter whose gradients end in shards. flat: a weak reference to what takes them there."""
 
     @property
     def grad(self):
-        caller = sys._getframe(1)
-        module = caller.f_globals.get("__name__", "")
-        for reader, instead in READERS.items():
-            if module.startswith(reader) and caller.f_code.co_name != "zero_grad":
-                shape = tuple(self.shape) if self.numel() else "sharded"
-                raise RuntimeError(
-                    f"the gradient of a {shape} parameter goes to the shards of its wrapper, x, so {instead}"
-                )
+        reader = sys._getframe(1).f_globals.get("__name__", "")
+        for clipper, instead in CLIPPERS.items():
+            if reader.startswith(clipper):
+                self.refuse(f"nothing would be clipped: {instead}")
         return torch._C.TensorBase.grad.__get__(self)
 
     @grad.setter
     def grad(self, gradient):
         torch._C.TensorBase.grad.__set__(self, gradient)
 
+    def refuse(self, instead):
+        """Raise RuntimeError while there is a wrapper that takes the gradient away."""
+        if self.flat() is not None:
+            shape = tuple(self.shape) if self.numel() else "sharded"
+            raise RuntimeError(
+                f"the gradient of a {shape} parameter goes to the shards of its wrapper, x, so {instead}"
+            )
 
-def guard(parameters):
-    """Let what would miss these parameters' gradients be told so."""
-    for parameter in parameters:
-        if type(parameter) is nn.Parameter and parameter.requires_grad:
-            parameter.__class__ = GuardedParameter
+    def __deepcopy__(self, memo):
+        memo[id(self)] = nn.Parameter(self.detach().clone(memory_format=torch.preserve_format), self.requires_grad)
+        return memo[id(self)]
+
+
+def guard(flat):
+    """Let what would miss the gradients of this flat's parameters be told so."""
+    for parameter in flat.parameters:
+        if type(parameter) in (nn.Parameter, GuardedParameter) and parameter.requires_grad:
+            parameter.__class__, parameter.flat = GuardedParameter, weakref.ref(flat)
+
+
+@register_optimizer_step_pre_hook
+def _check_optimizer(optimizer, args, named):
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if type(parameter) is GuardedParameter:
+                parameter.refuse(
+                    "this optimizer would train nothing: give it x.groups; Zero1 and Zero2 have a step() of their own"
+                )
+
+
+def guard_model(fsdp, units):
+    """Let `fsdp.module` and these submodules of it say what would go wrong while their parameters are sharded."""
+    sharded = [*fsdp.units, fsdp.root]
+    guard_state([fsdp.module, *units], lambda: all(unit.is_unsharded for unit in sharded))
+    frozen = [p for unit in sharded for flat in unit.flats if not flat.trained for p in flat.parameters]
+    fsdp.module.register_forward_pre_hook(lambda *_: check_still_frozen(frozen))
 
 
 def guard_state(modules, is_whole):
@@ -72,3 +101,13 @@ def check_still_frozen(parameters):
                 "a parameter that was frozen when the model was wrapped has been unfrozen: it is in no shard, so each "
                 "rank would update it by its own gradient. Call requires_grad_() first, and wrap the model then"
             )
+
+
+def refuse_second_derivative(of):
+    """Raise RuntimeError in a backward pass that records a graph of its own."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{of} cannot be differentiated twice: in a backward pass with create_graph=True its parameters would have "
+            "been freed when the second derivative needs them. Take it of the model without this wrapper, or under "
+            "OverlappedDataParallel, which leaves the graph as it is"
+        )

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lib import collectives
 from lib.collectives.uncompiled import uncompiled
+from lib.zero.guards import refuse_second_derivative
 from lib.zero.zero1 import gather_parameters, reduce_gradients
 
 
@@ -75,12 +76,6 @@ class Unit:
             flat.whole.untyped_storage().resize_(0)
         self.is_unsharded = False
 
-    @torch.no_grad()
-    def keep(self):
-        """Take the full parameters' values, as they are now, into the shards. Sends nothing."""
-        for flat in self.flats:
-            flat.shard.copy_(flat.own_part())
-
     def reduce_gradients(self):
         """Add the ranks' mean gradient to the shards', and drop the whole one. Sends: a reduce-scatter per flat."""
         for flat in self.trained:
@@ -97,6 +92,7 @@ class BackwardHook(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
+        refuse_second_derivative("a sharded model")
         ctx.then()
         return None, *gradients
 

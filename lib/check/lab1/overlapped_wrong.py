@@ -4,7 +4,7 @@ from lib.check.mistakes import Mistake, edit
 
 PLAN, N = "plan_tapered_buckets(self.trained(), capacity)", "dist.get_world_size(self.group)"
 START = "self.start(self.all_reduce, self.flats[len(self.works)], self.group)"
-HOOK = "parameter.register_post_accumulate_grad_hook(self._gradient_is_ready)"
+HOOK = "when_gradient_is_ready(self.bucket_of, self._gradient_is_ready)"
 MISTAKES = (
     Mistake(
         "weights not made equal",

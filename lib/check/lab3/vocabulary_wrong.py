@@ -50,10 +50,10 @@ MINE = "logits.gather(-1, row.unsqueeze(-1)).squeeze(-1)"
 TARGET, MODULO = f"{MINE}.masked_fill(elsewhere, 0.0)", MINE.replace("row.", "(targets % logits.shape[-1]).")
 LARGEST = "all_reduce(largest, group, op=dist.ReduceOp.MAX)"
 SUMS, SUMMED, RESULT = "torch.stack([p.sum(-1), target])", "all_reduce(sums, group)", "return total.log() - target"
-MEAN = "return REDUCE[reduction](_CrossEntropy.apply(logits, targets, group, all_reduce))"
+MEAN = "return REDUCE[reduction](losses[~ignored] if ignored.any() else losses)"
 OWN_P, P = "p /= p.sum(-1, keepdim=True)", "p /= total.unsqueeze(-1)"
 ONE, ONES = "-grad.masked_fill(elsewhere, 0.0).unsqueeze(-1)", "-grad.unsqueeze(-1)"
-DZ = "return dz, None, None, None"
+DZ = "return dz.to(ctx.dtype), None, None, None"
 NOT_SUMMED = "own = sums[{0}].clone()\n        all_reduce(sums, group)\n        sums[{0}] = own"
 CROSS_ENTROPY = (
     *_all(

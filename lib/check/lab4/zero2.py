@@ -241,7 +241,7 @@ from lib.check.mistakes import Mistake, edit  # noqa: E402
 SENT = "collectives.start(self.reduce_scatter, flat.take_gradients(), flat.group)"
 ROOM = "self._keep_oldest()\n        flat = "
 WAIT = "        while self.under_way:\n            self._keep_oldest()\n"
-HOOKS = "        self._begin_backward()\n        for parameter"
+HOOKS = "        self._begin_backward()\n        when_gradient_is_ready"
 MISTAKES = (
     Mistake("the group is not passed on", edit(SENT, SENT.replace(", flat.group", ""))),
     Mistake("averaged twice", edit(SENT, SENT.replace("()", "() / flat.world_size"))),
