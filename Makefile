@@ -1,12 +1,12 @@
-# One command each: `make help`. Set-up runs by itself, and again when pyproject.toml changed.
+# `make help` lists the commands. They install what they need, and again if pyproject.toml has changed.
 #
-#   TORCH=2.13.0          the torch release asked for (2.10 to 2.15 work)
-#   TORCH_INDEX=URL       where torch comes from; else its CPU build if there is no NVIDIA driver, or pip's own index
-#   EXTRAS=deepspeed      with `setup`: what is installed besides; Lab 4 then runs DeepSpeed, else shows stored results
-#   LAB=0                 (or lab0) which lab `lab`, `merge`, `grade`, `validate`, `notebooks` are about (the first three: 0; else all)
+#   TORCH=2.13.0          the release of torch that is installed (2.10 to 2.15 work)
+#   TORCH_INDEX=URL       the index for torch (default: PyTorch's CPU index if there is no NVIDIA driver, else pip's own index)
+#   EXTRAS=deepspeed      with `setup`: what else to install; with deepspeed, Lab 4 runs DeepSpeed instead of showing stored results
+#   LAB=0                 (or lab0) the lab (default: 0 for `lab`, `merge` and `grade`, every lab for `validate` and `notebooks`)
 #   LAB_OPTIONS=...       options of JupyterLab for `lab`, such as --no-browser
 #   NOTEBOOK=path         the notebook that `grade` grades (default: your copy in labs/mine/, else the one in labs/)
-#   JSON=path             where `grade` also writes its points as JSON
+#   JSON=path             a file to which `grade` also writes the points, as JSON
 
 SHELL := /bin/bash
 TORCH ?= 2.13.0
@@ -43,42 +43,42 @@ test-all: export WHOLE_SWEEPS := 1
 
 # What `make help` shows: the targets below a line "##@ group" belong to that group, until the next such line.
 ##@ students
-help: ## this list
+help: ## show this list
 	@awk -F ':.*## ' '/^##@ / {group = substr($$0, 5)} \
 		/^[a-z-]+:.*## / {lines[group] = lines[group] sprintf("  make %-12s %s\n", $$1, $$2)} \
 		END {n = split("students instructors developers", groups, " "); \
 			for (i = 1; i <= n; i++) printf "%sFor %s\n%s", (i > 1 ? "\n" : ""), groups[i], lines[groups[i]]}' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP) ## install everything; runs by itself before the others
+setup: $(STAMP) ## install everything; the other commands do this if it is needed
 
 $(STAMP): pyproject.toml
 	@test -x $(PY) || $(PYTHON) lib/course/install.py environment $(ENV)
 	@$(PY) lib/course/install.py packages $(TORCH) "dev$(EXTRAS:%=$(COMMA)%)" $(TORCH_INDEX)
 	@touch $@
 
-lab: setup ## open your own copy of a lab, labs/mine/lab3_..., in JupyterLab: make lab LAB=3
+lab: setup ## open your own copy of a lab in JupyterLab: make lab LAB=3 opens labs/mine/lab3_...
 	@$(PY) -m lib.course.mine open $(or $(LAB),0) $(LAB_OPTIONS)
 
-merge: setup ## put the answers of your copy into a new edition of the lab: make merge LAB=3
+merge: setup ## put your answers into a new edition of a lab: make merge LAB=3
 	@$(PY) -m lib.course.mine merge $(or $(LAB),0)
 
-demo: setup ## 4 ranks train a GPT for about a minute; results in results/demo
+demo: setup ## train a GPT on 4 ranks for about a minute; the results are in results/demo
 	$(PY) -m lib.demo $(DEMO_OPTIONS)
 
-book: setup ## the labs as a book in build/book, to read and search in any browser, without a kernel
+book: setup ## build the labs as a book in build/book, which any browser can show and search
 	$(PY) -m lib.course book
 
 ##@ developers
 # The labs are validated although a test has failed; the last two lines say how both went, and how long they took.
-test: setup lint ## everything CI runs
+test: setup lint ## run everything that CI runs
 	@$(PY) -m tests.in_turn tests $(PY) -m pytest -m "not slow and not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS) \
 		--then validate $(PY) -m lib.course validate
 
-test-all: setup lint ## the slow tests too
+test-all: setup lint ## run the slow tests as well
 	@$(PY) -m tests.in_turn tests $(PY) -m pytest -m "not gpu" $(SIDE_BY_SIDE) $(TEST_OPTIONS) \
 		--then validate $(PY) -m lib.course validate --whole
 
-test-gpu: setup ## on a machine with GPUs: whether its driver and NCCL work, then everything on them; ten minutes on one GPU
+test-gpu: setup ## check the GPUs, driver and NCCL of this machine, then test the course on them; ten minutes on one GPU
 	$(PY) -m tests.gpu $(if $(STEPS),--steps $(STEPS)) $(if $(MINUTES),--minutes $(MINUTES))
 
 ##@ instructors
@@ -86,21 +86,21 @@ notebooks: setup ## generate labs/ from solutions/, and execute solutions/
 	$(PY) -m lib.course build $(LAB)
 	$(PY) -m lib.course execute $(LAB)
 
-validate: setup ## prove that the solutions pass, unsolved labs score 0, and labs/ is what solutions/ generate
+validate: setup ## prove that the solutions pass, that unsolved labs score 0, and that labs/ matches solutions/
 	$(PY) -m lib.course validate --whole $(LAB)
 
-grade: setup ## points for a notebook, or a folder of them: make grade LAB=0 NOTEBOOK=path [OUT=report JOBS=2]
+grade: setup ## grade a notebook, or a folder of them: make grade LAB=0 NOTEBOOK=path [OUT=report JOBS=2]
 	$(PY) -m lib.course grade --lab $(or $(LAB),0) $(if $(JSON),--json "$(JSON)") \
 		$(if $(OUT),--out "$(OUT)") $(if $(JOBS),--jobs $(JOBS)) $(if $(NOTEBOOK),"$(NOTEBOOK)")
 
 ##@ developers
-bench: setup ## speed, side by side with torch's own, in one run; results in results/bench
+bench: setup ## measure our speed next to PyTorch's in the same run; the results are in results/bench
 	$(PY) -m tests.benchmarks $(BENCH)
 
-lint: setup ## ruff, on code and notebooks
+lint: setup ## run ruff on the code and the notebooks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-clean: ## delete the environment and what the other commands wrote
+clean: ## delete the environment, build/, results/ and caches, but no notebook
 	rm -rf .venv build results *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

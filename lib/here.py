@@ -1,9 +1,9 @@
-"""Is this machine ready for a lab? Silent where all is there, and a line for what a student should know.
+"""Is this machine ready for a lab? It prints nothing if all is well, and else a line for what a student should know.
 
     laptop, cluster     something is missing, or not in the range of pyproject.toml    error: `make setup`
     Colab, Kaggle       the same                                                       installed; what is in range stays
     not Linux           what it does not tell (lib/linux.py)                           said
-    GPUs                "2 x Tesla T4: NCCL on 1 to 2 ranks, gloo on the CPU beyond."
+    GPUs                "2 x Tesla T4: NCCL on 1 to 2 ranks, gloo on the CPU for more."
     another clone       the notebook is in one clone of the course, and lib is another's                  said
     labs/ and its copy  answers are written into labs/ itself, or the copy is of another edition          said
 
@@ -63,9 +63,9 @@ def said(found) -> list[str]:
     """What `found`, a lib.gpus.Gpus, means for a lab; nothing for a machine without GPUs."""
     lines, n = [], len(found.names)
     if n:
-        lines.append(f"{found}: NCCL on {'1 rank' if n == 1 else f'1 to {n} ranks'}, gloo on the CPU beyond.")
+        lines.append(f"{found}: NCCL on {'1 rank' if n == 1 else f'1 to {n} ranks'}, gloo on the CPU for more.")
     if n and not found.bfloat16:
-        lines.append("No bfloat16 units on these GPUs: what computes in bfloat16 is emulated there, and slow.")
+        lines.append("These GPUs have no bfloat16 units, so computations in bfloat16 are emulated and slow.")
     return [*lines, *([f"Not used: {found.why}"] if found.why else [])]
 
 
@@ -89,17 +89,17 @@ def about_files(notebook: Path | None) -> list[str]:
     lines = []
     if not clone.samefile(COURSE):
         text = f"This notebook is in {clone}, but lib comes from {COURSE}"
-        lines.append(f"{text}: end JupyterLab, and run `make lab` in {clone}, which then uses the lib there.")
+        lines.append(f"{text}: quit JupyterLab and run `make lab` in {clone}, which uses the lib there.")
     if notebook is None:
         return lines
     number = re.match(r"lab(\d+)_|", notebook.name)[1] or "0"
     if folder == clone / "labs":
-        text = f"labs/{notebook.name} is the course's own file, and answers in it are in the way of updates"
-        lines.append(f"{text}: save it and run `make lab LAB={number}`, which opens a copy of yours with your work.")
+        text = f"labs/{notebook.name} is the course's own file, and answers in it would conflict with updates"
+        lines.append(f"{text}: save it and run `make lab LAB={number}`, which opens your own copy, with these answers.")
     elif folder == clone / "labs" / "mine":
         newest = _edition(clone / "labs" / notebook.name)
         if newest and newest != _edition(notebook):
-            text = f"labs/{notebook.name} is another edition of this lab"
+            text = f"labs/{notebook.name} is a different edition of this lab"
             lines.append(f"{text}: save this notebook, and `make merge LAB={number}` puts your answers into it.")
     return lines
 
@@ -136,8 +136,8 @@ def _install(place, wrong):
         switch = " On Kaggle, switch Internet on in the notebook's settings." if place == "Kaggle" else ""
         raise RuntimeError(f"pip could not install {_listed(wrong)}: {last}.{switch}")
     if loaded := [name for name in map(_name, wrong) if name in sys.modules]:
-        replaced = f"another {' and '.join(loaded)} was installed than this kernel has loaded"
-        raise RuntimeError(f"{replaced}: restart the kernel, run this again")
+        replaced = f"this kernel has loaded an older version of {' and '.join(loaded)}"
+        raise RuntimeError(f"{replaced}: restart the kernel, and run this cell again")
 
 
 def _name(requirement):

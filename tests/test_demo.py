@@ -132,6 +132,7 @@ def test_a_wrong_run_is_called_wrong(tmp_path, capsys):
         (["--text", "no/such.txt"], "no/such.txt does not exist: give the path of a text file"),
         (["--out", __file__], "there is a file of that name"),
         (["--out", __file__ + "/below"], "there is a file of that name"),
+        (["--out", "/sys/results"], "--out /sys/results cannot be written to ("),
     ],
 )
 def test_bad_options_say_what_to_do(arguments, says, capsys):

@@ -52,12 +52,12 @@ def test_where_all_is_there_it_says_nothing(capsys):
     ("found", "says"),
     [
         (Gpus(), []),
-        (Gpus(("H100",)), ["1 x H100: NCCL on 1 rank, gloo on the CPU beyond."]),
+        (Gpus(("H100",)), ["1 x H100: NCCL on 1 rank, gloo on the CPU for more."]),
         (
             Gpus(("Tesla T4",) * 2, bfloat16=False),
             [
-                "2 x Tesla T4: NCCL on 1 to 2 ranks, gloo on the CPU beyond.",
-                "No bfloat16 units on these GPUs: what computes in bfloat16 is emulated there, and slow.",
+                "2 x Tesla T4: NCCL on 1 to 2 ranks, gloo on the CPU for more.",
+                "These GPUs have no bfloat16 units, so computations in bfloat16 are emulated and slow.",
             ],
         ),
         (Gpus((), "GPU 0 does not work: too old"), ["Not used: GPU 0 does not work: too old"]),
@@ -76,7 +76,7 @@ def test_two_t4s_pretended_are_told_and_used_by_two_ranks(monkeypatch):
     assert found == Gpus(("Tesla T4",) * 2, bfloat16=False)
     monkeypatch.setattr(gpus, "working", lambda: found)
     assert [backend.choose("auto", ranks).name for ranks in (1, 2, 3, 4)] == ["nccl", "nccl", "gloo", "gloo"]
-    assert here.said(found)[0] == "2 x Tesla T4: NCCL on 1 to 2 ranks, gloo on the CPU beyond."
+    assert here.said(found)[0] == "2 x Tesla T4: NCCL on 1 to 2 ranks, gloo on the CPU for more."
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_package_that_was_replaced_under_a_running_kernel_asks_for_a_restart(w
     here.PROJECT.write_text(f'[project]\ndependencies = ["{name}<1.0"]\n')
     monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
     monkeypatch.setattr(here.subprocess, "run", lambda *_, **__: types.SimpleNamespace(returncode=0, stderr=""))
-    with pytest.raises(RuntimeError, match=f"another {name} was installed than this kernel has loaded: restart"):
+    with pytest.raises(RuntimeError, match=f"this kernel has loaded an older version of {name}: restart"):
         here.ready()
 
 
@@ -129,8 +129,8 @@ def clones(tmp_path):
 
 
 def test_that_lib_is_another_clones_is_said_with_what_to_do(clones, monkeypatch):
-    said = f"This notebook is in {clones}, but lib comes from {ROOT}: end JupyterLab, and run `make lab` in {clones}, "
-    said += "which then uses the lib there."
+    said = f"This notebook is in {clones}, but lib comes from {ROOT}: quit JupyterLab and run `make lab` in {clones}, "
+    said += "which uses the lib there."
     assert here.about_files(clones / "labs" / "mine" / "lab3_x.ipynb") == [said]
     monkeypatch.chdir(clones / "labs")
     assert here.about_files(None) == [said]  # an editor that does not name the notebook: its folder counts
@@ -145,7 +145,7 @@ def test_a_notebook_that_lies_alone_as_on_colab_is_said_nothing_of(tmp_path):
 def test_work_in_the_courses_own_file_and_a_copy_of_another_edition_are_said(clones, monkeypatch):
     monkeypatch.setattr(here, "COURSE", clones)
     (said,) = here.about_files(clones / "labs" / "lab3_x.ipynb")
-    assert "is the course's own file" in said and "run `make lab LAB=3`, which opens a copy of yours" in said
+    assert "is the course's own file" in said and "run `make lab LAB=3`, which opens your own copy" in said
     mine = clones / "labs" / "mine" / "lab3_x.ipynb"
     assert here.about_files(mine) == []
     for other in ('{"metadata": {"course": {"edition": "b"}}}', '{"metadata": {}}', "{"):

@@ -91,6 +91,11 @@ def main(argv: list[str] | None = None) -> int:
     except CourseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        if error.errno not in notebook.REFUSALS:
+            raise
+        print(f"error: {notebook.refusal(error)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:  # what was started has been ended on the way here
         print("stopped", file=sys.stderr)
         return 130
@@ -186,11 +191,11 @@ def run_grade(args: argparse.Namespace, root: Path) -> int:
         print(f"grading {path.relative_to(root)}")
     print(f"the notebook runs {held.says}", flush=True)
     result = grade.grade_notebook(lab, path, root, args.cell_timeout, args.total_timeout, limits, args.hide, held)
+    print(report.table(result), flush=True)
     for target, text in ((args.json, json.dumps(result, indent=1) + "\n"), (args.junit, report.junit(result))):
         if target:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
-    print(report.table(result))
     return 0
 
 

@@ -78,8 +78,8 @@ def _refuse_to_replace_answers(root: Path, lab: str, new: NotebookNode) -> None:
     if names := edition.answered(old, edition.cells(new)):
         way = "merge" if notebook.own_path(root, lab).exists() else "lab"
         raise CourseError(
-            f"labs/{lab}.ipynb has answers in it, which this would replace ({', '.join(names)}): run `make {way} "
-            f"LAB={notebook.number(lab)}`, which takes them into labs/mine, delete labs/{lab}.ipynb, and build again"
+            f"labs/{lab}.ipynb has answers in it, which this would overwrite ({', '.join(names)}): run `make {way} "
+            f"LAB={notebook.number(lab)}`, which copies them into labs/mine, delete labs/{lab}.ipynb, and build again"
         )
 
 

@@ -1,15 +1,15 @@
-"""What `make setup` runs: it makes the environment, and installs torch and the rest of the course into it.
+"""What `make setup` runs: it creates the environment, and installs torch and the rest of the course into it.
 
-    python3 lib/course/install.py environment .venv                      an empty environment, if this Python will do
-    .venv/bin/python lib/course/install.py packages 2.13.0 dev [INDEX]   torch from INDEX, else as `choose` decides
+    python3 lib/course/install.py environment .venv                    an empty environment, if this Python is supported
+    .venv/bin/python lib/course/install.py packages 2.13.0 dev [INDEX] torch from INDEX, or as `choose` decides
 
 Both run in the folder of pyproject.toml. A release has this file too.
 
 On the default index, PyTorch for Linux brings the CUDA libraries along, which a machine without an NVIDIA GPU cannot
 use. On such a machine `choose` therefore takes the CPU build, provided that PyTorch's own index for it answers.
 
-Nothing is installed yet when this program runs, so it needs only the standard library. It also has to tell an old
-Python that it is too old, so its syntax is that of Python 3.6.
+Nothing is installed yet when this program runs, so it needs only the standard library. It also has to run on an old
+Python in order to report that it is too old, so its syntax is that of Python 3.6.
 """
 
 import ast
@@ -27,7 +27,7 @@ import urllib.error
 import urllib.request
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-SECONDS = 3  # the time that an index has for its answer
+SECONDS = 3  # the time that an index has to answer
 DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/nvidiactl", "/usr/lib/wsl/lib/libcuda.so.1")
 # torch 2.13.0 for Python 3.11 on Linux x86-64, with the rest of the course: the wheels, and then the environment.
 CPU_SIZE = "about 0.4 GB to download and 1.5 GB on disk"
@@ -37,26 +37,30 @@ AGAIN = "Then repeat the command."
 
 
 def main(arguments):
-    """Run one of the two commands above; whatever the user has to put right ends it with one sentence."""
+    """Run one of the two commands above. It ends with one sentence if there is something that the user has to fix."""
     command, *rest = arguments
+    if not os.access(".", os.W_OK):
+        sys.exit(
+            f"{os.getcwd()} cannot be written to: copy the course to a folder of your own, and run the command there."
+        )
     try:
         {"environment": make_environment, "packages": install_packages}[command](*rest)
     except KeyboardInterrupt:
-        sys.exit("stopped: the same command continues the installation")
+        sys.exit("stopped: run the same command again to continue the installation")
 
 
 def make_environment(folder):
-    """Make the environment `folder` with the Python that runs this."""
+    """Create the environment `folder` with the Python that runs this."""
     if refused():
         sys.exit(f"{refused()}: {another_python()}")
     if importlib.util.find_spec("ensurepip") is None:
         package = f"python3.{sys.version_info[1]}-venv"
-        text = f"{sys.executable} cannot make an environment, because it has no ensurepip: install that (on Debian and"
-        sys.exit(f"{text} Ubuntu it is `apt-get install {package}`). {AGAIN}")
-    print(f"making {folder}", flush=True)
+        text = f"{sys.executable} cannot create an environment, because it has no ensurepip: install it (on Debian and"
+        sys.exit(f"{text} Ubuntu with `apt-get install {package}`). {AGAIN}")
+    print(f"creating {folder}", flush=True)
     if subprocess.call([sys.executable, "-m", "venv", folder]):
         shutil.rmtree(folder, ignore_errors=True)  # half an environment would be taken for one the next time
-        sys.exit(f"{folder} could not be made, for the reason above: put that right. {AGAIN}")
+        sys.exit(f"{folder} could not be created, for the reason above: fix that. {AGAIN}")
 
 
 def install_packages(torch, extras, given=""):
@@ -76,10 +80,10 @@ def install_packages(torch, extras, given=""):
         told = f"{torch} {why}"
     print(f"PyTorch {told}", flush=True)
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
-    pip += [] if sys.stderr.isatty() else ["--quiet"]  # its progress is for somebody who watches
+    pip += [] if sys.stderr.isatty() else ["--quiet"]  # its progress bars are for a terminal
     for what in ([f"torch=={torch}", *(["--index-url", index] if index else [])], ["-e", f".[{extras}]"]):
         if subprocess.call(pip + what):
-            sys.exit(f"pip could not run `install {' '.join(what)}`, for the reason above: put that right. {AGAIN}")
+            sys.exit(f"pip could not run `install {' '.join(what)}`, for the reason above: fix that. {AGAIN}")
     size = subprocess.check_output(["du", "-sh", sys.prefix], text=True).split()[0]
     print(f"{sys.prefix} is ready: {size}, {time.time() - begin:.0f} s")
 
@@ -88,7 +92,7 @@ def choose(given, settings):
     """Decide where torch comes from: (the index's URL, "" for the one that pip uses; the reason, and how much it is).
 
     given: the index that the user asked for, which is always taken.
-    settings: pip's. If they name an index, that one is used, since somebody decided where packages come from here.
+    settings: pip's. If they name an index, that one is used, because it was chosen for this machine.
     """
     either = f"the CPU build is {CPU_SIZE}, one with CUDA {CUDA_SIZE}."
     if given:
@@ -96,7 +100,7 @@ def choose(given, settings):
     if own_index(settings):
         return "", f"comes from {public(own_index(settings))}, the index in pip's settings: {either}"
     if sys.platform != "linux":
-        return "", f"comes from the index that pip uses, which has the CPU build for this system: {CPU_SIZE}."
+        return "", f"comes from pip's index, which has the CPU build for this system: {CPU_SIZE}."
     found = driver()
     if found:
         return "", f"comes with CUDA, because there is an NVIDIA driver ({found}): {CUDA_SIZE}."
@@ -104,12 +108,15 @@ def choose(given, settings):
     if not wrong:
         why = f"comes from {CPU_INDEX}, as a CPU build, because no NVIDIA driver was found: {CPU_SIZE}. If machines"
         return CPU_INDEX, f"{why} with GPUs share this folder, use `make setup TORCH_INDEX={default_index()}` instead."
-    why = f"comes from the index that pip uses, because {CPU_INDEX}, which has the CPU build, cannot be reached"
-    return "", f"{why} ({reason(wrong)}). It usually brings CUDA: {CUDA_SIZE}. TORCH_INDEX=URL names another index."
+    why = f"comes from pip's index, because {CPU_INDEX}, which has the CPU build, cannot be reached"
+    return (
+        "",
+        f"{why} ({reason(wrong)}). It usually has the CUDA build: {CUDA_SIZE}. TORCH_INDEX=URL names another index.",
+    )
 
 
 def driver():
-    """What shows that this machine has an NVIDIA driver: a file, a library or a program; "" if nothing does."""
+    """The file, library or program that shows that this machine has an NVIDIA driver; "" if there is none."""
     for path in DRIVER_FILES:
         if os.path.exists(path):
             return path
@@ -246,7 +253,7 @@ def refused():
         return ""
     *most, last = (f"3.{minor}" for minor in pythons())
     wanted = f"{', '.join(most)} or {last}" if most else last
-    return f"The course needs Python {wanted}, and {sys.executable} is {sys.version.split()[0]}"
+    return f"The course needs Python {wanted}, but {sys.executable} is {sys.version.split()[0]}"
 
 
 def another_python():

@@ -1,7 +1,7 @@
-"""A student's own copies of the labs, labs/mine/*.ipynb: made once, never replaced, and merged with new editions.
+"""A student's own copies of the labs, labs/mine/*.ipynb: made once, never overwritten, and merged with new editions.
 
-    python -m lib.course.mine open 0      make labs/mine/lab0_concepts.ipynb unless it is there, and open it
-    python -m lib.course.mine copy        only make the copies, of every lab
+    python -m lib.course.mine open 0      make labs/mine/lab0_concepts.ipynb unless it exists, and open it
+    python -m lib.course.mine copy        only make the copies, for every lab
     python -m lib.course.mine merge 0     put the answers of the copy into the edition that is in labs/ now
 
 `make lab` and `make merge` call these, in the repository and in a release. Git ignores the folder, so `git pull` can
@@ -23,16 +23,16 @@ from .notebook import CourseError
 
 
 def copy(root: Path, lab: str) -> list[str]:
-    """Make labs/mine/`lab`.ipynb unless it is there; returns what the student should know, a sentence each.
+    """Make labs/mine/`lab`.ipynb unless it exists; returns what the student should know, one sentence each.
 
-    A lab in which answers are written already is copied with them. Raises CourseError.
+    If labs/ itself already has answers, they are copied too. Raises CourseError.
     """
     path, name, own = notebook.own_path(root, lab), f"labs/{lab}.ipynb", f"labs/mine/{lab}.ipynb"
     if not path.exists():
         written = edition.answered(_of_course(root, lab))
         _write(notebook.lab_path(root, lab).read_bytes(), path)
         if not written:
-            return [f"{own} is your own copy of this lab, which no update replaces."]
+            return [f"{own} is your own copy of this lab, and no update will overwrite it."]
         back = f"; `git checkout {name}` restores the course's own file" if (root / ".git").exists() else ""
         return [f"{own} is your own copy of this lab, with your answers from {name} ({', '.join(written)}){back}."]
     merging = f"`make merge LAB={notebook.number(lab)}`"
@@ -41,55 +41,55 @@ def copy(root: Path, lab: str) -> list[str]:
     except CourseError as error:  # the copy is opened all the same
         return [str(error)]
     if edition.of(ours) != edition.of(copied):
-        return [f"{name} is another edition of this lab than your copy: {merging} puts your answers into it."]
+        return [f"{name} is a different edition of this lab from your copy: {merging} puts your answers into it."]
     if left := _left_behind(ours, copied):
-        return [f"{name} has answers that your copy lacks ({', '.join(left)}): {merging} adds them."]
+        return [f"{name} has answers that are missing from your copy ({', '.join(left)}): {merging} adds them."]
     return []
 
 
 def merge_edition(root: Path, lab: str) -> list[str]:
-    """Put what the student wrote in labs/mine/`lab`.ipynb into the edition in labs/; returns sentences that say what.
+    """Put what the student wrote in labs/mine/`lab`.ipynb into the edition in labs/; says in sentences what was done.
 
-    The copy as it was is kept next to it. Raises CourseError, and changes nothing, if a file cannot be read or written.
+    The earlier copy is kept next to it. Raises CourseError, and changes nothing, if a file cannot be read or written.
     """
     path, own = notebook.own_path(root, lab), f"labs/mine/{lab}.ipynb"
     if not path.exists():
-        raise CourseError(f"there is no {own} to merge: `make lab LAB={notebook.number(lab)}` makes it")
+        raise CourseError(f"there is no {own} to merge: `make lab LAB={notebook.number(lab)}` creates it")
     new, old = _of_course(root, lab), _of_student(root, lab)
     added = _left_behind(new, old)
     if edition.of(new) == edition.of(old) and not added:
-        return [f"{own} is the edition of labs/ already, so there is nothing to merge."]
+        return [f"{own} already has the edition of labs/, so there is nothing to merge."]
     carried = carry.carry_over(new, old)
     if not carried.found:
         raise CourseError(f"{own} has none of this lab's answer cells: is it the notebook of another lab?")
     if error := next(nbformat.validator.iter_validate(carried.notebook), None):
-        raise CourseError(f"{own} has a cell that no notebook can hold ({error.message[:200]}): save it in JupyterLab")
+        raise CourseError(f"{own} has an invalid cell ({error.message[:200]}): open and save it in JupyterLab")
     kept = _free_name(path)
     _write(path.read_bytes(), kept)
     _write(notebook.to_bytes(carried.notebook), path)
     said = _said(own, lab, carried, bool(edition.cells(old)))
     if added:
-        said.append(f"These answers were in labs/{lab}.ipynb, and are in your copy now: {', '.join(added)}.")
-    return [*said, f"The copy as it was is labs/mine/{kept.name}."]
+        said.append(f"These answers from labs/{lab}.ipynb are now in your copy: {', '.join(added)}.")
+    return [*said, f"Your copy from before the merge is labs/mine/{kept.name}."]
 
 
 def _said(own: str, lab: str, carried: carry.Carried, known: bool) -> list[str]:
-    """What a merge did, in sentences. known: the edition of the copy was."""
+    """What a merge did, in sentences. known: whether the copy says which edition it was."""
     counts = (
         (len(carried.answers), "answer", "answers"),
         (len(carried.changed), "other cell that you changed", "other cells that you changed"),
         (carried.own, "cell of your own", "cells of your own"),
     )
-    told = ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n) or "no change of yours"
-    said = [f"{own} is the edition of labs/ now, with {told}; reload it if it is open in JupyterLab."]
+    told = ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n) or "no changes of your own"
+    said = [f"{own} now has the new edition, with {told}; if it is open in JupyterLab, reload it."]
     if carried.outdated:
         names, text = ", ".join(carried.outdated), f"labs/{lab}.ipynb"
-        said.append(f"The course has changed these exercises: compare your answers with their text in {text}: {names}.")
+        said.append(f"Some exercises have changed, so compare your answers with their new text in {text}: {names}.")
     if carried.given_up:
         names = ", ".join(carried.given_up)
-        said.append(f"You had changed these cells, and now they have the course's text: {names}.")
+        said.append(f"Some cells that you had changed now have the course's text: {names}.")
     if not known:
-        said.append("The copy did not say which edition it was, so changes in cells other than answers were not found.")
+        said.append("Your copy has no edition id, so changes to cells other than answers could not be found.")
     return said + [f"{note}." for note in carried.notes]
 
 
@@ -105,17 +105,15 @@ def _of_course(root: Path, lab: str) -> NotebookNode:
         return notebook.read(path)
     except CourseError as error:
         if b"\n<<<<<<< " in path.read_bytes():
-            text = (
-                f"{name} holds a conflict that git left: `git merge --abort` brings your file back, and then try again"
-            )
+            text = f"{name} contains a merge conflict: restore your file with `git merge --abort`, and then try again"
             raise CourseError(text) from None
-        raise CourseError(f"{error}: fetch {name} again from where the course came from") from None
+        raise CourseError(f"{error}: fetch {name} again from where you got the course") from None
 
 
 def _of_student(root: Path, lab: str) -> NotebookNode:
     nb, trouble = answers.read_notebook(notebook.own_path(root, lab))
     if trouble:
-        raise CourseError(f"labs/mine/{trouble}; give it another name, and `make lab` makes a new copy")
+        raise CourseError(f"labs/mine/{trouble}; rename it, and `make lab` makes a new copy")
     return nb
 
 
@@ -130,8 +128,7 @@ def _write(content: bytes, path: Path) -> None:
     try:
         notebook.write_bytes(content, path)
     except OSError as error:
-        way = "make room on the disk, or copy the course's folder to where you may write, and run the command there"
-        raise CourseError(f"{path} cannot be written ({error.strerror}): {way}") from None
+        raise notebook.refusal(error, path) from None
 
 
 def jupyterlab(root: Path, page: str, options: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -151,9 +148,9 @@ def main(argv: list[str] | None = None, root: Path = notebook.ROOT) -> int:
     parser.add_argument("lab", nargs="?", help="0, lab0 or lab0_concepts; default: every lab")
     args, options = parser.parse_known_args(argv)
     if options and args.command != "open":
-        parser.error(f"unknown: {' '.join(options)}")
+        parser.error(f"unknown options: {' '.join(options)}")
     if args.command == "merge" and not args.lab:
-        parser.error("say which lab to merge")
+        parser.error("name the lab to merge, for example `merge 0`")
     try:
         labs = notebook.labs(root, [args.lab] if args.lab else None, "labs")
         for lab in labs:

@@ -11,6 +11,7 @@ A cell's role is told by its nbgrader metadata (schema 3), and by nothing else:
 An exercise is one check and the answers that stand between it and the check before it.
 """
 
+import errno
 import json
 import os
 import re
@@ -45,6 +46,9 @@ LANGUAGE_INFO = {  # without the version: a notebook must not change with the pa
     "nbconvert_exporter": "python",
     "pygments_lexer": "ipython3",
 }
+
+
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)  # of a disk or a folder, to write
 
 
 class CourseError(Exception):
@@ -96,11 +100,16 @@ def labs(root: Path, names: list[str] | None = None, folder: str = "solutions") 
         number = name if name.startswith("lab") else f"lab{name}"
         found = [lab for lab in there if lab == number or lab.startswith(f"{number}_")]
         if len(found) != 1:
-            raise CourseError(
-                f"lab {name!r} fits {len(found)} notebooks in {folder}/: choose one of {', '.join(there)}"
-            )
+            wrong = f"{folder}/ has {'several labs' if found else 'no lab'} {name!r}"
+            raise CourseError(f"{wrong}: choose one of {', '.join(there)}")
         chosen += found
     return chosen
+
+
+def refusal(error: OSError, path: Path | None = None) -> CourseError:
+    """What to say where a disk or a folder refuses `path`, or else the file that `error` names."""
+    way = "make room on the disk, or copy the course to a folder that you can write to, and run the command there"
+    return CourseError(f"{path or error.filename or 'a file'} cannot be opened or written ({error.strerror}): {way}")
 
 
 def read(path: Path) -> NotebookNode:

@@ -68,11 +68,15 @@ def main(arguments=None):
             parser.error(f"--{name} {value:g} leaves nothing to run: use 1 or more")
     try:
         text = texts.load(options.text)
-        options.out.mkdir(parents=True, exist_ok=True)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         parser.error(f"--text: {error}")
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=options.out).close()  # a folder that cannot be written to is found before the run
     except (FileExistsError, NotADirectoryError):
         parser.error(f"--out {options.out}: there is a file of that name, give a folder")
+    except OSError as error:
+        parser.error(f"--out {options.out} cannot be written to ({error.strerror}): give another folder")
 
     model = GPT(shape_for(text))
     print(f"{options.ranks} ranks train one GPT by data parallelism")

@@ -243,6 +243,10 @@ def test_the_command_fails_only_where_the_grader_cannot_work(toy_root, tmp_path,
     with pytest.raises(SystemExit, match="2"):
         main(["grade"])
     assert "--lab" in capsys.readouterr().err
+    command = ["--root", str(toy_root), "grade", "--lab", "9", str(broken), "--json", "/sys/points/of.json"]
+    assert main(command) == 1
+    shown = capsys.readouterr()  # the points are shown although they cannot be stored
+    assert "0 of 100 points\n" in shown.out and "error: /sys/points cannot be opened or written (" in shown.err
 
 
 def test_the_table_and_junit_stand_odd_text():

@@ -205,7 +205,7 @@ def test_a_python_that_will_not_do_is_told_in_one_sentence(tmp_path, monkeypatch
     for arguments, next_move in ((["environment", "new"], "install one"), (["packages", TORCH, "dev"], "delete that")):
         command = [sys.executable, install.__file__, *arguments]
         told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        begins = f"The course needs Python 3.96 or 3.98, and {sys.executable} is {sys.version.split()[0]}: {next_move}"
+        begins = f"The course needs Python 3.96 or 3.98, but {sys.executable} is {sys.version.split()[0]}: {next_move}"
         assert told.returncode == 1 and told.stderr.startswith(begins) and told.stderr.count("\n") == 1
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -214,10 +214,16 @@ def test_a_python_that_will_not_do_is_told_in_one_sentence(tmp_path, monkeypatch
     assert not (tmp_path / "new").exists()
 
 
+def test_a_folder_that_cannot_be_written_to_is_told_before_anything_is_installed(monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(SystemExit, match="cannot be written to: copy the course to a folder of your own"):
+        install.main(["packages", TORCH, "dev"])
+
+
 def test_an_environment_that_fails_is_not_left_half_made(tmp_path, monkeypatch, capfd):
     (tmp_path / "file").touch()
     monkeypatch.chdir(ROOT)
-    with pytest.raises(SystemExit, match=r"file/new could not be made, for the reason above: put that right"):
+    with pytest.raises(SystemExit, match=r"file/new could not be created, for the reason above: fix that"):
         install.make_environment(str(tmp_path / "file" / "new"))
     assert "Not a directory" in "".join(capfd.readouterr())
 
@@ -287,7 +293,7 @@ def test_make_setup_installs_from_where_it_says(course, indexes, closed, silent,
         return there, told.stdout + told.stderr, time.monotonic() - begin
 
     there, said, _ = setup(cpu)
-    assert there == f"{TORCH}+cpu" and "making .venv" in said and "no NVIDIA driver was found" in said, said
+    assert there == f"{TORCH}+cpu" and "creating .venv" in said and "no NVIDIA driver was found" in said, said
     assert said.index("to download") < said.index("is ready")
     there, said, _ = setup(closed)
     assert there == TORCH and "Connection refused" in said and install.CUDA_SIZE in said, said

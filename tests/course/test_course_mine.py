@@ -91,7 +91,7 @@ def test_odd_metadata_of_a_student_is_no_edition(unsolved, odd):
 
 def test_the_copy_is_made_once_and_never_replaced_neither_by_build_nor_by_a_second_call(course):
     (said,) = mine.copy(course, LAB)
-    assert said == "labs/mine/lab9_toy.ipynb is your own copy of this lab, which no update replaces."
+    assert said == "labs/mine/lab9_toy.ipynb is your own copy of this lab, and no update will overwrite it."
     path = notebook.own_path(course, LAB)
     assert path.read_bytes() == notebook.lab_path(course, LAB).read_bytes()
     change(path, double=DOUBLE)
@@ -99,7 +99,7 @@ def test_the_copy_is_made_once_and_never_replaced_neither_by_build_nor_by_a_seco
     assert mine.copy(course, LAB) == []
     new_edition(course)
     (said,) = mine.copy(course, LAB)
-    assert "another edition of this lab than your copy: `make merge LAB=9` puts your answers into it" in said
+    assert "a different edition of this lab from your copy: `make merge LAB=9` puts your answers into it" in said
     assert path.read_bytes() == written and [*path.parent.iterdir()] == [path]
 
 
@@ -111,9 +111,9 @@ def test_answers_that_were_written_into_labs_come_along(course):
     change(notebook.lab_path(course, LAB), double=DOUBLE, total=TOTAL)
     (course / ".git").mkdir()
     (said,) = mine.copy(course, LAB)
-    assert "has answers that your copy lacks (total): `make merge LAB=9` adds them" in said
+    assert "has answers that are missing from your copy (total): `make merge LAB=9` adds them" in said
     said = mine.merge_edition(course, LAB)
-    assert said[1] == "These answers were in labs/lab9_toy.ipynb, and are in your copy now: total."
+    assert said[1] == "These answers from labs/lab9_toy.ipynb are now in your copy: total."
     merged = notebook.read(notebook.own_path(course, LAB))
     assert by_id(merged, "total").source == TOTAL and by_id(merged, "double").source == DOUBLE
     notebook.own_path(course, LAB).unlink()
@@ -126,19 +126,21 @@ def test_where_nothing_can_be_written_one_sentence_says_what_to_do_and_no_part_i
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "replace", refuses)
-    with pytest.raises(CourseError, match=rf"cannot be written \({os.strerror(number)}\): make room on the disk, or"):
+    with pytest.raises(
+        CourseError, match=rf"cannot be opened or written \({os.strerror(number)}\): make room on the disk, or"
+    ):
         mine.copy(course, LAB)
     assert [*notebook.own_path(course, LAB).parent.iterdir()] == []
 
 
 def test_a_lab_that_is_not_there_and_a_folder_that_is_a_file(course, capsys):
     assert mine.main(["open", "7"], course) == 1
-    assert capsys.readouterr().err == "error: lab '7' fits 0 notebooks in labs/: choose one of lab9_toy\n"
+    assert capsys.readouterr().err == "error: labs/ has no lab '7': choose one of lab9_toy\n"
     assert mine.main(["merge", "9"], course) == 1
-    assert "there is no labs/mine/lab9_toy.ipynb to merge: `make lab LAB=9` makes it" in capsys.readouterr().err
+    assert "there is no labs/mine/lab9_toy.ipynb to merge: `make lab LAB=9` creates it" in capsys.readouterr().err
     (course / "labs" / "mine").write_text("")
     assert mine.main(["copy"], course) == 1
-    assert "cannot be written (" in capsys.readouterr().err
+    assert "cannot be opened or written (" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_notebook_is_named_with_the_next_move(course):
@@ -146,12 +148,12 @@ def test_a_file_that_is_no_notebook_is_named_with_the_next_move(course):
     path = notebook.lab_path(course, LAB)
     path.write_text(path.read_text().replace('"cells"', "\n<<<<<<< HEAD\n"))
     (said,) = mine.copy(course, LAB)
-    assert "labs/lab9_toy.ipynb holds a conflict that git left: `git merge --abort` brings your file back" in said
+    assert "labs/lab9_toy.ipynb contains a merge conflict: restore your file with `git merge --abort`" in said
     path.unlink()
     build.build(course, LAB)
     notebook.own_path(course, LAB).write_text("{")
     (said,) = mine.copy(course, LAB)
-    assert "is not JSON" in said and said.endswith("give it another name, and `make lab` makes a new copy")
+    assert "is not JSON" in said and said.endswith("rename it, and `make lab` makes a new copy")
 
 
 def test_jupyterlab_opens_the_copy_and_its_kernels_use_the_lib_next_to_it(course, monkeypatch):
@@ -203,8 +205,8 @@ def test_answers_and_own_cells_are_in_the_new_edition_and_the_same_is_graded(wor
     new_edition(worked)
     first, changed, kept = mine.merge_edition(worked, LAB)
     assert "with 2 answers, 2 cells of your own;" in first
-    assert changed.endswith("compare your answers with their text in labs/lab9_toy.ipynb: double.")
-    assert kept == "The copy as it was is labs/mine/lab9_toy_before_merge.ipynb."
+    assert changed.endswith("compare your answers with their new text in labs/lab9_toy.ipynb: double.")
+    assert kept == "Your copy from before the merge is labs/mine/lab9_toy_before_merge.ipynb."
     assert (path.parent / "lab9_toy_before_merge.ipynb").read_bytes() == before
     nb, ours = notebook.read(path), notebook.read(notebook.lab_path(worked, LAB))
     assert edition.of(nb) == edition.of(ours) and edition.answered(nb) == ["double", "total"]
@@ -215,7 +217,7 @@ def test_answers_and_own_cells_are_in_the_new_edition_and_the_same_is_graded(wor
     assert by_id(nb, "check-total").outputs and by_id(nb, "largest") == by_id(ours, "largest")
     assert graded(worked, path) == answers and answers["double"] == DOUBLE
     (again,) = mine.merge_edition(worked, LAB)
-    assert again.endswith("is the edition of labs/ already, so there is nothing to merge.")
+    assert again.endswith("already has the edition of labs/, so there is nothing to merge.")
 
 
 @pytest.mark.slow
@@ -231,7 +233,7 @@ def test_no_earlier_backup_is_replaced(worked):
     path = notebook.own_path(worked, LAB)
     (path.parent / "lab9_toy_before_merge.ipynb").write_text("the first")
     new_edition(worked)
-    assert mine.merge_edition(worked, LAB)[-1] == "The copy as it was is labs/mine/lab9_toy_before_merge_2.ipynb."
+    assert mine.merge_edition(worked, LAB)[-1].endswith(" is labs/mine/lab9_toy_before_merge_2.ipynb.")
     assert (path.parent / "lab9_toy_before_merge.ipynb").read_text() == "the first"
 
 
@@ -250,7 +252,7 @@ def test_another_cell_that_the_student_changed_stays_changed_unless_the_course_c
     build.build(worked, LAB)
     said = mine.merge_edition(worked, LAB)
     assert "1 other cell that you changed," in said[0]
-    assert said[1] == "You had changed these cells, and now they have the course's text: title, tools."
+    assert said[1] == "Some cells that you had changed now have the course's text: title, tools."
     merged = notebook.read(notebook.own_path(worked, LAB))
     assert by_id(merged, "example").source == "print('mine')" and by_id(merged, "title").source == "# Toys"
     assert by_id(merged, "tools") == by_id(nb, "tools") | {"metadata": by_id(merged, "tools").metadata}
@@ -320,8 +322,8 @@ def test_build_does_not_replace_a_notebook_with_answers_and_writes_no_other_one_
     assert main(["--root", str(course), "build"]) == 1
     told = capsys.readouterr().err
     assert told == (
-        "error: labs/lab9_toy.ipynb has answers in it, which this would replace (double): run `make lab LAB=9`, which "
-        "takes them into labs/mine, delete labs/lab9_toy.ipynb, and build again\n"
+        "error: labs/lab9_toy.ipynb has answers in it, which this would overwrite (double): run `make lab LAB=9`, "
+        "which copies them into labs/mine, delete labs/lab9_toy.ipynb, and build again\n"
     )
     assert path.read_bytes() == written and not notebook.lab_path(course, "lab8_other").exists()
     mine.copy(course, LAB)

@@ -261,7 +261,7 @@ def test_a_folder_with_something_in_it_an_unknown_lab_and_an_odd_python_are_refu
     assert main(["release", str(tmp_path / "new"), "--lab", "77"]) == 1
     assert main(["release", str(tmp_path / "new"), "--python", "no-such-python"]) == 1
     told = capsys.readouterr().err
-    assert "is not empty" in told and "lab '77' fits 0 notebooks" in told and "no-such-python cannot compile" in told
+    assert "is not empty" in told and "has no lab '77'" in told and "no-such-python cannot compile" in told
     assert not (tmp_path / "new").exists()
 
 
