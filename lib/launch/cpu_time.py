@@ -44,14 +44,11 @@ class CpuTime:
         if any(thread.state == "D" for threads in seen.values() for thread in threads.values()):
             self.reset()
             return 0.0
-        if seen.keys() != before.keys():
-            self.reset()
-            return min(span, ABSENT)
-        if span > ABSENT:
+        if span > ABSENT or seen.keys() != before.keys():
             self.reset()
         all_ran = all_waited = 0.0
-        for rank, threads in seen.items():
-            for number in threads.keys() & before[rank].keys():
+        for rank, threads in seen.items():  # a rank that has left meanwhile says nothing about those that go on
+            for number in threads.keys() & before.get(rank, {}).keys():
                 ran, waited = self._since(number, before[rank][number], threads[number], span)
                 all_ran, all_waited = all_ran + ran, all_waited + waited
                 waited = waited if number == str(pids[rank]) else 0.0  # gloo's thread polls, and waits to do so

@@ -185,9 +185,10 @@ class _Watch:
 
 
 def _settled(agent, books, cpu_time):
-    """The ranks' heads once all have begun and those that still run are asleep, as in a wait. GRACE at most."""
+    """The ranks' heads once all have begun and those that still run are asleep, as in a wait. GRACE at most, which on
+    a busy machine may be longer by the clock."""
     began, scheduled = now(), 0.0
-    while scheduled < GRACE and now() - began < PATIENCE:
+    while scheduled < GRACE and now() - began < 3 * PATIENCE:
         heads = books.heads()
         running = {head.rank: head.pid for head in heads if head.state == RUNNING}
         coming = any(head.state == 0 and agent.alive(rank) for rank, head in enumerate(heads))

@@ -88,6 +88,18 @@ def test_a_wait_for_a_processor_counts_while_it_goes_on_and_not_again_when_it_is
     assert scheduled == pytest.approx([0.25, 0.0, 0.0, 0.0, 0.1, 0.25])
 
 
+def test_what_others_keep_from_a_rank_counts_while_another_rank_leaves(monkeypatch):
+    """Else the last of several ranks that raise is given up before it has had the time to."""
+    clock, ready, ranks = [0.0], linux.Thread(1.0, 5.0, "R"), [{0: 10, 1: 11, 2: 12}, {1: 11, 2: 12}, {2: 12}]
+    monkeypatch.setattr(cpu_time, "now", lambda: clock[0])
+    monkeypatch.setattr(cpu_time.linux, "threads", lambda pid: {str(pid): ready})
+    looks, scheduled = cpu_time.CpuTime(), []
+    for running in ranks:
+        clock[0] += 0.4
+        scheduled.append(looks.sample(running))
+    assert scheduled == pytest.approx([0.4, 0.0, 0.0])  # nothing is known of the time before the first look
+
+
 @pytest.mark.slow
 def test_beside_others_too_an_endless_loop_ends_at_the_timeout():
     began = time.monotonic()
