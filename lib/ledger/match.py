@@ -225,11 +225,14 @@ def never_waited_for(ledger: Ledger, left=None) -> list[Finding]:
             alike[kind, entry.op, _site(entry)].append(entry)
     findings = []
     for (kind, _, _), entries in alike.items():
-        ranks = sorted({entry.rank for entry in entries})
+        first, ranks = entries[0], sorted({entry.rank for entry in entries})
         times = f" ({len(entries)} times)" if len(entries) > len(ranks) else ""
+        others = [r for r in ranks if r != first.rank] if len({entry.peer for entry in entries}) > 1 else []
+        too = f" (on {ranks_text(others)}, too)" if others else ""  # each with a partner of its own
+        who = ranks_text([rank for rank in ranks if rank not in others])
         danger = UNWAITED[kind]
         text = (
-            f"{ranks_text(ranks)}: {say(entries[0])}{times}: nothing waited for it, so {danger}. "
+            f"{who}: {say(first)}{times}{too}: nothing waited for it, so {danger}. "
             "Try: call .wait() on the work that the call returns"
         )
         findings.append(Finding("unwaited", text, False, tuple(ranks)))

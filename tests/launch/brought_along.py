@@ -71,6 +71,30 @@ def device_ids_and_output():
     return DDP(nn.Linear(1, 1), device_ids=[0], output_device=0)
 
 
+def device_ids_of_its_local_rank():
+    local_rank = int(os.environ["LOCAL_RANK"])
+    return DDP(nn.Linear(1, 1), device_ids=[local_rank], output_device=local_rank)
+
+
+def device_ids_by_name():
+    return DDP(nn.Linear(1, 1), device_ids=[torch.device("cuda", dist.get_rank())])
+
+
+def device_ids_in_a_helper():
+    def wrap(model, gpu):
+        return DDP(model, device_ids=[gpu], find_unused_parameters=True)
+
+    return wrap(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), dist.get_rank())
+
+
+def device_ids_of_a_trainer():
+    class Trainer:
+        def __init__(self, model, gpu_id):
+            self.model = DDP(model, device_ids=[gpu_id])
+
+    return Trainer(nn.Linear(2, 2), 0)
+
+
 def group_of_nccl():
     return dist.new_group(backend="nccl")
 
@@ -110,6 +134,26 @@ def reads_a_line():
     return float(input())
 
 
+def asks_on_the_first_rank_and_tells_the_others():
+    answer = [input("learning rate: ") if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(answer, src=0)
+    return answer
+
+
+def asks_until_it_is_enough():
+    steps = 0
+    while input("one more? ") == "y":
+        steps += 1
+    return steps
+
+
+def asks_in_a_helper():
+    def choose(names):
+        return names[int(input(f"which of {names}? "))]
+
+    return choose(["sgd", "adam"])
+
+
 def destroyed_before():
     dist.destroy_process_group()
     dist.all_reduce(torch.ones(1))
@@ -118,6 +162,32 @@ def destroyed_before():
 def destroyed_and_asked():
     dist.destroy_process_group()
     return dist.get_rank()
+
+
+def destroyed_then_a_barrier():
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+    dist.barrier()
+
+
+def destroyed_then_a_group():
+    dist.destroy_process_group()
+    return dist.new_group([0])
+
+
+def destroyed_after_each_epoch():
+    def epoch():
+        dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+
+    for _ in range(2):
+        epoch()
+
+
+def destroyed_then_gathered():
+    dist.destroy_process_group()
+    results = [None]
+    dist.all_gather_object(results, 1.0)
 
 
 def shell_of_a_module():
@@ -131,14 +201,22 @@ RAISE = {
     'write x.to(backend.device()), with `from lib import backend`, in place of .cuda() and "cuda"': [
         set_device, to_cuda, device_by_name, model_to_cuda, model_cuda_of_rank,
     ],
-    "takes device_ids only for a model on a GPU: leave them out": [device_ids, device_ids_and_output],
+    "takes device_ids only for a model on a GPU: leave them out": [
+        device_ids, device_ids_and_output, device_ids_of_its_local_rank, device_ids_by_name, device_ids_in_a_helper,
+        device_ids_of_a_trainer,
+    ],
     "leave out the name of the backend": [group_of_nccl],
-    "Ask before launch.run, and pass the answer as an argument": [asks, reads_a_line],
+    "Ask before launch.run, and pass the answer as an argument": [
+        asks, reads_a_line, asks_on_the_first_rank_and_tells_the_others, asks_until_it_is_enough, asks_in_a_helper,
+    ],
     "a debugger waits for commands. Print what you want to see, or return it": [
         types_its_breakpoint, breakpoint_before_more, pdb_set_trace, breakpoint_in_a_helper, breakpoint_of_torch,
     ],
     "put them into a cell of their own": [shell_of_a_module],
-    "This rank has called dist.destroy_process_group() before": [destroyed_before, destroyed_and_asked],
+    "This rank has called dist.destroy_process_group() before": [
+        destroyed_before, destroyed_and_asked, destroyed_then_a_barrier, destroyed_then_a_group,
+        destroyed_after_each_epoch, destroyed_then_gathered,
+    ],
 }  # fmt: skip
 
 
@@ -171,10 +249,53 @@ def an_fsdp_model():
     return fully_shard(nn.Linear(4, 4))
 
 
-def a_dtensor():
+def sharded(*layers):
     from torch.distributed.fsdp import fully_shard
 
-    return next(fully_shard(nn.Linear(4, 4)).parameters())
+    return fully_shard(nn.Sequential(*(fully_shard(layer) for layer in layers or [nn.Linear(4, 4)])))
+
+
+def an_fsdp_model_in_a_dict():
+    return {"epoch": 3, "model": sharded()}
+
+
+def an_fsdp_model_with_its_optimizer():
+    model = sharded(nn.Linear(4, 4), nn.Linear(4, 2))
+    return model, torch.optim.AdamW(model.parameters())
+
+
+def an_fsdp_block_of_a_model():
+    return nn.Sequential(nn.Linear(2, 4), *sharded())
+
+
+def a_trainer_with_fsdp():
+    return types.SimpleNamespace(model=sharded(), steps=3)
+
+
+def a_dtensor():
+    return next(sharded().parameters())
+
+
+def an_fsdp_state_dict():
+    return sharded().state_dict()
+
+
+def gradients_of_fsdp():
+    model = sharded()
+    model(torch.ones(2, 4)).sum().backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def a_layer_of_tensor_parallelism():
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    return parallelize_module(nn.Linear(2, 4), dist.init_device_mesh("cpu", (2,)), ColwiseParallel())
+
+
+def a_distributed_tensor():
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    return [distribute_tensor(torch.ones(4), dist.init_device_mesh("cpu", (2,)), [Shard(0)])]
 
 
 def a_group():
@@ -202,8 +323,13 @@ RETURN = {
         a_ddp_model, a_ddp_model_in_a_dict, a_ddp_model_in_a_tuple, a_trainer_with_ddp,
     ],
     "Return model.state_dict()": [a_model_around_ddp],
-    "p.full_tensor() for name, p in model.state_dict().items()": [an_fsdp_model],
-    "Return x.full_tensor()": [a_dtensor],
+    "p.full_tensor() for name, p in model.state_dict().items()": [
+        an_fsdp_model, an_fsdp_model_in_a_dict, an_fsdp_model_with_its_optimizer, an_fsdp_block_of_a_model,
+        a_trainer_with_fsdp,
+    ],
+    "Return x.full_tensor()": [
+        a_dtensor, an_fsdp_state_dict, gradients_of_fsdp, a_layer_of_tensor_parallelism, a_distributed_tensor,
+    ],
     "dist.get_process_group_ranks(group)": [a_group],
     "Call work.wait(), and return the tensor": [a_work],
     "Return mesh.mesh": [a_mesh],

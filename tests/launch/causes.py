@@ -61,6 +61,20 @@ def makes_one_without_the_last_rank_by_its_count():
     return total(group) if rank in with_data else 0.0
 
 
+def makes_those_with_its_neighbours_in_a_line():
+    """A pipeline's links: the first rank has none on its left, the last none on its right."""
+    rank, world_size = me()
+    links = [[left, left + 1] for left in (rank - 1, rank) if 0 <= left < world_size - 1]
+    return sum(total(dist.new_group(link)) for link in links)
+
+
+def makes_its_own_first():
+    rank, _ = me()
+    pairs = sorted([[0, 1], [2, 3]], key=lambda pair: rank not in pair)
+    groups = {tuple(pair): dist.new_group(pair) for pair in pairs}
+    return sum(total(group) for pair, group in groups.items() if rank in pair)
+
+
 def makes_it_among_the_members_only():
     """gloo lets that pass."""
     rank, _ = me()
@@ -99,6 +113,18 @@ def forgets_the_tag_of_the_receive():
     rank, _ = me()
     x = torch.ones(4)
     dist.send(x, 1, tag=7) if rank == 0 else dist.recv(x, 0)
+
+
+def gives_gradients_another_tag_on_their_way_back():
+    """Activations have tag 0 and gradients tag 1: the first stage's receive was written for activations."""
+    rank, _ = me()
+    x = torch.ones(4)
+    if rank == 0:
+        dist.send(x, 1)
+        dist.recv(x, 1)
+    else:
+        dist.recv(x, 0)
+        dist.send(x, 0, tag=1)
 
 
 def forgets_the_tag_of_the_send():
@@ -154,6 +180,25 @@ def gathers_to_one_rank_that_made_no_room():
     dist.gather(mine, [torch.empty(3) for _ in range(world_size)] if rank == 0 else None)
 
 
+def keeps_the_counts_of_the_first_step():
+    """Tokens to experts: exchanged once, and the routing changes with every batch."""
+    rank, _ = me()
+    expects = torch.empty(2, dtype=torch.int64)
+    for step in range(2):
+        gives = [[[2, 2], [1, 1]], [[1, 3], [1, 1]]][step][rank]
+        if step == 0:
+            dist.all_to_all_single(expects, torch.tensor(gives))
+        takes = expects.tolist()
+        dist.all_to_all_single(torch.empty(sum(takes), 3), torch.ones(sum(gives), 3), takes, gives)
+
+
+def gathers_a_last_batch_that_is_shorter_on_one_rank():
+    rank, world_size = me()
+    for step in range(3):
+        mine = torch.ones(3 if (rank, step) == (1, 2) else 4, 2)
+        dist.all_gather([torch.empty(4, 2) for _ in range(world_size)] if rank == 0 else [mine.clone()] * 2, mine)
+
+
 def forgets_to_split_evenly_on_one_rank():
     """No split sizes: an equal share for each."""
     rank, _ = me()
@@ -207,6 +252,20 @@ def gathers_ahead_and_leaves_early():
         work = dist.all_gather_into_tensor(full[layer + 1], torch.ones(1), async_op=True)
 
 
+def broadcasts_its_weights_and_trains_at_once():
+    model = nn.Linear(4, 2)
+    for p in model.parameters():
+        dist.broadcast(p.data, 0, async_op=True)
+    return model(torch.ones(1, 4)).sum().item()
+
+
+def begins_a_batch_of_messages():
+    other = 1 - dist.get_rank()
+    x, y = torch.ones(4), torch.empty(4)
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, y, other)])
+    return len(works), y.sum().item()
+
+
 def sends_round_a_ring_and_waits_for_the_receives_alone():
     """The works of the sends are kept: of one that is dropped, gloo may drop the message."""
     rank, world_size = me()
@@ -248,6 +307,11 @@ def an_expert_without_tokens_is_skipped_under_fsdp():
 def each_rank_calls_another_expert_under_fsdp():
     """As many of the same size: nothing hangs, and each rank computes with half of one and half of the other."""
     return experts()(torch.ones(4, 8), [0, 1] if dist.get_rank() == 0 else [0, 2]).sum().item()
+
+
+def blocks_in_another_order_on_one_rank_under_fsdp():
+    """As with stochastic depth, where each rank draws its own."""
+    return experts()(torch.ones(4, 8), [0, 2] if dist.get_rank() == 0 else [2, 0]).sum().item()
 
 
 def an_evaluation_on_one_rank_under_fsdp():
