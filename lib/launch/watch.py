@@ -189,12 +189,12 @@ def _settled(agent, books, cpu_time):
     a busy machine may be longer by the clock."""
     began, scheduled = now(), 0.0
     while scheduled < GRACE and now() - began < 3 * PATIENCE:
-        heads = books.heads()
-        running = {head.rank: head.pid for head in heads if head.state == RUNNING}
-        coming = any(head.state == 0 and agent.alive(rank) for rank, head in enumerate(heads))
-        if not awake(running.values(), 0.05) and not coming:
+        heads, pids = books.heads(), dict(enumerate(agent.pids()))
+        coming = {rank for rank, head in enumerate(heads) if head.state == 0 and agent.alive(rank)}
+        going_on = {r: pid for r, pid in pids.items() if heads[r].state == RUNNING or r in coming}
+        if not awake(going_on.values(), 0.05) and not coming:
             break
-        scheduled += cpu_time.sample(running)
+        scheduled += cpu_time.sample(going_on)
     return books.heads()
 
 

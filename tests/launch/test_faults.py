@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import faults
 import pytest
@@ -12,9 +13,9 @@ import torch
 import torch.distributed as dist
 from programs import eventually, no_rank_is_left
 
-from lib import launch
-from lib.launch import agent, warm, watch
-from lib.ledger.book import BookReader
+from lib import launch, linux
+from lib.launch import agent, cpu_time, warm, watch
+from lib.ledger.book import RAISED, BookReader
 
 pytestmark = pytest.mark.usefixtures("on_gloo")  # tests/gpu/hangs.py tries faults under NCCL, where they end otherwise
 
@@ -164,6 +165,25 @@ def test_a_rank_that_does_not_compute_is_not_said_to(name, says):
     with pytest.raises(launch.RankError, match=says) as caught:
         launch.capture(getattr(faults, name), nproc=2, timeout=2)
     assert caught.value.kind == "timeout" and no_rank_is_left()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="not run: only Linux says what a process does")
+def test_a_rank_that_a_busy_machine_has_not_let_begin_is_waited_for_when_another_raises(monkeypatch):
+    """2.5 seconds by the clock in which rank 1 gets no processor; 1 second is what it has while it could go on."""
+    clock, ready, state = [0.0], linux.Thread(1.0, 5.0, "R"), lambda: 0 if clock[0] < 2.5 else RAISED
+    raised = SimpleNamespace(rank=0, state=RAISED, pid=10)
+    books = SimpleNamespace(heads=lambda: [raised, SimpleNamespace(rank=1, state=state(), pid=0)])
+    agent = SimpleNamespace(pids=lambda: [10, 11], alive=lambda rank: True)
+
+    def awake(pids, seconds):
+        clock[0] += 0.25
+        return bool(pids)
+
+    monkeypatch.setattr(watch, "now", lambda: clock[0])
+    monkeypatch.setattr(cpu_time, "now", lambda: clock[0])
+    monkeypatch.setattr(cpu_time.linux, "threads", lambda pid: {str(pid): ready})
+    monkeypatch.setattr(watch, "awake", awake)
+    assert [head.state for head in watch._settled(agent, books, cpu_time.CpuTime())] == [RAISED, RAISED]
 
 
 def test_a_thread_left_behind_costs_neither_the_results_nor_a_process():
