@@ -8,6 +8,7 @@ import sys
 import tempfile
 from xml.etree import ElementTree
 
+import class_of_sixty
 import nbformat
 import own_processes
 import pytest
@@ -282,3 +283,28 @@ def test_the_course_tools_import_no_torch():
 def test_a_message_says_nothing_that_another_run_would_say_otherwise():
     said = "no room in /scratch/ada/lab-run-x_1y/work, '/tmp/lab-grade-0/a', <f at 0x7f00aa>, ipykernel_12/345.py"
     assert grade.plain(said) == "no room in .../work, '.../a', <f at ...>, ipykernel_....py"
+
+
+@pytest.mark.slow
+def test_an_answer_that_does_not_wait_for_its_messages_is_told_so_in_the_table_and_in_the_feedback(tmp_path):
+    root, folder, out = tmp_path / "course", tmp_path / "class", tmp_path / "out"
+    folder.mkdir()
+    nb = class_of_sixty.course(root)
+    by_id(nb, "send-recv-answer").source = (
+        "def send_recv(tensor, to, frm):\n"
+        "    if to == dist.get_rank():\n"
+        "        return tensor.clone()\n"
+        "    out = torch.empty_like(tensor)\n"
+        "    dist.isend(tensor, to)\n"
+        "    dist.irecv(out, frm)\n"
+        "    return out"
+    )
+    notebook.write(nb, folder / "forgets.ipynb")
+    lab = ["--root", str(root), "grade", "--lab", class_of_sixty.LAB]
+    assert main([*lab, str(folder), "--out", str(out)]) == 0
+    (graded,) = json.loads((out / "points.json").read_text())["students"]
+    row = next(row for row in graded["result"]["exercises"] if row["max_points"] == 10)
+    assert (row["points"], row["status"]) == (0, "failed")
+    assert row["message"].endswith("all 2 ranks raised NotWaitedFor: send, line 5 of send_recv")
+    wait = "call .wait() on it before you return"
+    assert wait in row["hint"] and wait in (out / "feedback" / "forgets.html").read_text()
