@@ -133,10 +133,13 @@ def test_an_op_that_nobody_waits_for_is_seen_to_end_and_finish_waits_for_it(kept
 
 
 class FakeWork:
-    """A Work that can be referred to weakly, as torch's can."""
+    """A Work that can be referred to weakly, as torch's can; as of torch's, whoever has its method keeps it alive."""
 
-    def __init__(self, is_completed):
-        self.is_completed = is_completed
+    def __init__(self, ended):
+        self.ended = ended
+
+    def is_completed(self):
+        return self.ended()
 
 
 def test_the_members_of_a_batch_are_one_item_and_end_with_its_work(kept):
