@@ -106,7 +106,7 @@ def _packed(tensor):
 class Stream(threading.Thread):
     """One per process group, made when something is first posted there."""
 
-    is_idle = True  # to the ledger: it is no thread of the program, and begins nothing of its own
+    is_idle, failed = True, None  # to ledger and launcher: no thread of the program, it begins nothing of its own
 
     def __init__(self, name, settle):
         super().__init__(name=f"strict stream of {name}", daemon=True)
@@ -134,7 +134,7 @@ class Stream(threading.Thread):
 class Keeper(threading.Thread):
     """Keeps the copies of sends that ended at once until gloo has them no more."""
 
-    is_idle = True
+    is_idle, failed = True, None
 
     def __init__(self, kept):
         super().__init__(name="strict keeper", daemon=True)
