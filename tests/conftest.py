@@ -17,6 +17,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import tempfile
 
 import pytest
@@ -41,6 +42,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers of pytest-xdist inher
 with contextlib.suppress(ModuleNotFoundError):  # a student's bundle has no lib.course
     import lib.course  # noqa: F401  before nbformat: see there what it leaves out
 
+# A shell without job control starts what is in the background with Ctrl-C ignored, and our programs would inherit that:
+# those that a test interrupts would go on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Thousands of tests are read, and stay: the collector is not to look through them, neither now nor later.
 gc.disable()
 # Several tests run at a time: threads that wait for each other in every one of them would use the processors up.
