@@ -195,7 +195,7 @@ def test_the_readme_counts_the_cells_that_use_gloo_everywhere():
     notebooks = [notebook.read(notebook.solution_path(ROOT, lab)) for lab in notebook.labs(ROOT)]
     sources = [cell.source for nb in notebooks for cell in nb.cells if cell.cell_type == "code"]
     asking = sum(bool(re.search(r'\bbackend(=|": )"gloo"', source)) for source in sources)
-    assert f"always use gloo, and so do {asking} cells of the labs" in " ".join(README.split())
+    assert f"always use gloo, and so do {asking} lab cells" in " ".join(README.split())
 
 
 def test_the_readme_s_versions_are_those_that_can_be_installed():
