@@ -23,7 +23,7 @@ def toy_root(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def book_folder(tmp_path_factory):
-    """The book, built once for all tests of a process; of each figure one slider moves: where it begins, and one end.
+    """The book, built once for all tests of a process; in each figure one slider and one menu have a second stop.
 
     With WHOLE_SWEEPS, as in `make test-all`, the book that `make book` makes.
     """
@@ -37,12 +37,13 @@ def book_folder(tmp_path_factory):
 
 
 def few_stops(name):
-    """What GRID has of an explorer, of its first control two stops, of each other one."""
-    found = {}
+    """What GRID has for an explorer: two stops for its first slider and its first menu, one for each other control."""
+    found, kinds = {}, set()
     for one in explorers.controls(name):
         start, stops = [*one["stops"].values()][one["start"]], explorers.GRID[name][one["name"]]
         end = stops[-1 if stops[0] == start else 0]
-        found[one["name"]] = [start] if found else [stop for stop in stops if stop in (start, end)]
+        found[one["name"]] = [start] if one["menu"] in kinds else [stop for stop in stops if stop in (start, end)]
+        kinds.add(one["menu"])
     return found
 
 
