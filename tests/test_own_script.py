@@ -12,6 +12,7 @@ from torch import nn
 
 from lib import collectives, launch
 from lib.clip import clip_gradients
+from lib.collectives import p2p
 from lib.data_parallel import BucketedDataParallel, NaiveDataParallel, OverlappedDataParallel
 from lib.moe import ExpertParallelMoE, MoE
 from lib.recompute import recompute
@@ -125,6 +126,16 @@ def what_stays_alive():
         gc.collect()
         alive[name] = [ref() is not None for ref in there]
     return alive
+
+
+def post_by_hand():
+    other = 1 - dist.get_rank()
+    p2p.post([(torch.ones(2), other)], [(torch.ones(2), other)]).wait()
+
+
+def test_the_ledger_names_what_the_script_called_and_not_what_keeps_it_out_of_compiled_graphs():
+    book = launch.capture(post_by_hand, nproc=2, backend="gloo").ledger
+    assert {(e.op, e.via) for e in book.of(0)} == {("send", "p2p.post"), ("recv", "p2p.post")}
 
 
 def test_wrappers_and_their_models_are_freed():
