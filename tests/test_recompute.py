@@ -285,3 +285,10 @@ def test_recomputed_stages_have_the_same_gradients_in_every_schedule(results, na
         for n, g in seen.items():
             scale = want[n.replace("k.bias", "k.weight")].abs().max()  # the key bias's true gradient is zero
             assert (g - want[n]).abs().max() <= 1e-12 * scale, (n, wrapper)
+
+
+def test_a_second_derivative_is_refused_with_what_to_do_instead():
+    x = torch.ones(2, requires_grad=True)
+    y = recompute(lambda x: x.square().sum(), x)
+    with pytest.raises(RuntimeError, match=r"cannot be differentiated twice .* Call the function itself"):
+        torch.autograd.grad(y, x, create_graph=True)
