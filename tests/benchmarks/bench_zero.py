@@ -9,8 +9,9 @@
     theirs            DistributedDataParallel; torch.optim.Muon of all matrices on every rank, and AdamW of the rest
 
 A step is zero_grad, forward, backward, averaging, AdamW. A GPT of 10.7 million parameters in float32, over loopback,
-where there is little to hide: this is about overhead. Before a clock runs, every side has to reach theirs' parameters
-in two steps, each parameter's.
+where there is little to hide: this is about overhead. For zero1 and zero2 also a GPT of 41,000 parameters, whose step
+is hardly anything else: what each parameter and each message costs in Python. Before a clock runs, every side has to
+reach theirs' parameters in two steps, each parameter's.
 
 How much of the gathers prefetching hides is another matter: for that, layers that wait instead of computing, and a slow
 link. A forward pass without a graph does nothing but compute and gather:
@@ -37,6 +38,7 @@ from tests.benchmarks.ratios import ratios
 from tests.benchmarks.rounds import Side, timed, where
 
 SHAPE = Shape(vocab_size=128, seq_len=64, n_layers=6, hidden=384, n_heads=6)  # 10.7 million parameters
+SMALL = Shape(vocab_size=64, seq_len=16, n_layers=3, hidden=32, n_heads=4)  # 41,000 elements in 52 parameters
 SEQUENCES = 4  # per rank and step
 TOLERANCE = 1e-4  # of a parameter's largest element, after two steps of AdamW with a large eps
 IN_BFLOAT16 = 1e-2  # where a step's products are in bfloat16, as torch.optim.Muon's are
@@ -174,6 +176,13 @@ def measured(worlds, shape, rounds):
             found = compare(times[name], times[theirs], times[f"{theirs}, again"])
             bar = {"fsdp": None, "muon": OWNED}.get(name, NOT_SLOWER) if place == "gloo" else None
             rows.append(report.Row(f"{name} / {theirs}", N, size_of(shape), found, bar))
+        theirs = "ZeroRedundancyOptimizer"
+        small = launch.capture(steps, theirs, SMALL, rounds, nproc=N, timeout=2400, ledger=False)[0]
+        data[N] |= {f"small, {side}": seconds for side, seconds in small.items()}
+        for name in ("zero1", "zero2"):
+            found = compare(small[name], small[theirs], small[f"{theirs}, again"])
+            bar = NOT_SLOWER if place == "gloo" else None
+            rows.append(report.Row(f"{name} / {theirs}, small", N, size_of(SMALL), found, bar))
         left, cost = hiding["prefetching"] - hiding["compute"], hiding["fsdp"] - hiding["compute"]
         found = compare(left, cost, hiding["fsdp, again"] - hiding["compute"])
         rows.append(report.Row("gathers: left / unhidden", N, "paced", found, HIDDEN if place == "gloo" else None))
