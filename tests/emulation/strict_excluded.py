@@ -26,6 +26,9 @@ EXCLUDED = {
     "tests/launch/test_causes.py::test_a_warning_names_the_cause": (
         "its programs forget to wait, which the rules refuse while they run; the ledger warns after the run"
     ),
+    "tests/launch/test_causes.py::test_an_error_names_the_cause[receives_in_another_order": (
+        "only a send that waits for its receive makes this an error, and with a buffer (threshold inf) none does"
+    ),
     "tests/launch/test_ways_out.py::test_what_exists_on_ranks_alone_is_recognised_when_it_would_be_sent_back": (
         "one of its programs returns a work that it has not waited for, which the rules refuse"
     ),
