@@ -8,7 +8,6 @@
 A case is a tuple; words(*case) names it. Of tensors with gradients: `tensors.py`.
 """
 
-import inspect
 import re
 import sys
 from contextlib import contextmanager
@@ -31,8 +30,7 @@ def noting_calls(*theirs):
     theirs: functions, or the paths of files of which nothing is to be called. For what sends nothing: the ledger names
     what sends.
     """
-    # By identity, because equal code may stand elsewhere; and not that of a decorator, which other functions share.
-    known = {one if isinstance(one, str) else id(inspect.unwrap(one).__code__): one for one in theirs}
+    known = {one if isinstance(one, str) else id(one.__code__): one for one in theirs}  # equal code may stand elsewhere
     calls, before = [], sys.getprofile()
 
     def note(frame, event, arg):
