@@ -104,6 +104,12 @@ def of_result(thing: Any) -> tuple[str, str] | None:
     return next((RESULTS[name] for name in theirs if name in RESULTS), None)
 
 
+def of_model_around(what: str) -> str:
+    """The way out for a model that has `what`, of which `of_result` told, among its modules or parameters."""
+    is_sharded = what in (RESULTS["FSDPModule"][0], RESULTS["DTensor"][0])
+    return RESULTS["FullyShardedDataParallel"][1] if is_sharded else "Return model.state_dict()"
+
+
 def of_call(fn: Callable, args: tuple) -> str:
     """What is wrong with calling fn(*args), and the way out; "" where nothing is, as far as can be told."""
     try:

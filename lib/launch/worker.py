@@ -173,7 +173,7 @@ def _save(result, path):
         packed = packing.dumps(result, to_notebook=True)
     except packing.OnRanksAlone as error:
         inside = "" if ways_out.of_result(result) else f" a {type(result).__name__} with"
-        way = "Return model.state_dict()" if inside and isinstance(result, torch.nn.Module) else error.way
+        way = ways_out.of_model_around(error.what) if inside and isinstance(result, torch.nn.Module) else error.way
         raise TypeError(f"the function returned{inside} {error.what}, which exists on ranks alone. {way}.") from None
     except Exception as error:
         raise TypeError(

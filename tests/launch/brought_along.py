@@ -323,12 +323,12 @@ RETURN = {
         a_ddp_model, a_ddp_model_in_a_dict, a_ddp_model_in_a_tuple, a_trainer_with_ddp,
     ],
     "Return model.state_dict()": [a_model_around_ddp],
+    "get_model_state_dict(model, options=": [an_fsdp_block_of_a_model, a_layer_of_tensor_parallelism],
     "p.full_tensor() for name, p in model.state_dict().items()": [
-        an_fsdp_model, an_fsdp_model_in_a_dict, an_fsdp_model_with_its_optimizer, an_fsdp_block_of_a_model,
-        a_trainer_with_fsdp,
+        an_fsdp_model, an_fsdp_model_in_a_dict, an_fsdp_model_with_its_optimizer, a_trainer_with_fsdp,
     ],
     "Return x.full_tensor()": [
-        a_dtensor, an_fsdp_state_dict, gradients_of_fsdp, a_layer_of_tensor_parallelism, a_distributed_tensor,
+        a_dtensor, an_fsdp_state_dict, gradients_of_fsdp, a_distributed_tensor,
     ],
     "dist.get_process_group_ranks(group)": [a_group],
     "Call work.wait(), and return the tensor": [a_work],
