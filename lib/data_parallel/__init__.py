@@ -28,6 +28,9 @@ The wrappers naive, bucketed and overlapped are used alike, and each takes the a
     model.average_gradients()             # every .grad is now the mean over ranks, the same bits everywhere
     optimizer.step()
 
+A model with shards or experts that differ between the ranks of the group is refused, because rank 0's would overwrite
+the others'. Wrap it over a group of ranks that hold the same shard, or leave it to `moe.reduce_gradients`.
+
 Replicas that drift apart raise no error. `Replicas` says when and where they do:
 
     replicas = Replicas(model)            # on every rank

@@ -28,6 +28,9 @@ n tokens of one set, D hidden, E experts, k choices a token, C slots per expert 
 
 A set is what is routed together: the tokens of one call, of one rank (GShard calls it a group). So what the ranks
 compute is what one process computes that calls the layer once per rank's tokens, drops included.
+
+Experts in 16 bits can have a router in float32 (`layer.bfloat16(); layer.router.float()`): tokens are widened for the
+router alone, and the weighted sum has the dtype of the experts.
 """
 
 from lib.moe.balance import Bias, SigmoidBias, auxiliary_loss, z_loss

@@ -20,7 +20,7 @@ Executing, on ranks. This needs torch, so it is imported by its own name and not
     rehearse.py      the shapes of all messages, before the first run
     halves.py        backward in two halves
     execute.py       a list of actions on a rank
-    stage.py         Stage, Pipeline
+    stage.py         Stage, Pipeline: `run` a step, `evaluate` a loss without gradients
     asynchronous.py  PipeDream
     paced_run.py     stages that sleep, for more ranks than cores
 """
