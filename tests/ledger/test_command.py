@@ -8,11 +8,12 @@ import textwrap
 import pytest
 
 JOB = """
-import os, sys, time
+import datetime, os
 import torch, torch.distributed as dist
 from lib import ledger
 rank = int(os.environ["RANK"])
-dist.init_process_group("gloo", init_method="file://" + os.environ["STORE"], rank=rank, world_size=3)
+soon = datetime.timedelta(seconds=30)  # a mismatch on gloo may end, or wait
+dist.init_process_group("gloo", "file://" + os.environ["STORE"], soon, rank=rank, world_size=3)
 def step(x):
     dist.all_reduce(x)
 def job(x):
@@ -44,6 +45,22 @@ BODIES = {
     if rank == 2:
         os.kill(os.getpid(), 9)
     step(x)""",
+    "killed before it sent": """
+    if rank == 1:
+        os.kill(os.getpid(), 9)
+    dist.recv(x, 1) if rank == 2 else dist.recv(x, 2)""",
+    "raises with its work under way": """
+    step(x)
+    work = dist.all_reduce(x, async_op=True) if rank == 0 else None
+    if rank == 0:
+        {}["loss"]
+    step(x)""",
+    "raises a class of its own": """
+    class Corrupt(Exception): pass
+    step(x)
+    if rank == 1:
+        raise Corrupt("shard 7 of 8")
+    dist.barrier()""",
     "mismatched": """
     dist.broadcast(x, 0) if rank == 0 else step(x)
     dist.barrier()
@@ -51,12 +68,19 @@ BODIES = {
         raise ValueError("unlucky")""",
 }
 SAYS = {
-    "killed": ["   1  killed", "rank 1 was killed: its process is gone", "its last op: all_reduce #0", "job.py:8:"],
-    "raises": ["   2  raised", "rank 2 raised ValueError: bad record 17, job.py:12: raise ValueError"],
-    "raises inside": ["rank 1 raised RuntimeError: ", "job.py:12: torch.ones(2) @ torch.ones(3)"],
+    "killed": ["   1  killed", "rank 1 was killed: its process is gone", "its last op: all_reduce #0", "job.py:9:"],
+    "raises": ["   2  raised", "rank 2 raised ValueError: bad record 17, job.py:13: raise ValueError"],
+    "raises inside": ["rank 1 raised RuntimeError: ", "job.py:13: torch.ones(2) @ torch.ones(3)"],
     "exits": ["   0  killed", "rank 0 was killed: its process is gone", "without any op"],
     "killed before it called anything": ["rank 2 was killed", "without any op"],
-    "mismatched": ["differ in the op", "rank 0: broadcast #0", "job.py:10"],
+    "killed before it sent": ["   1  killed", "rank 1 was killed", "without any op"],
+    "raises with its work under way": ["rank 0 raised KeyError: 'loss'", "job.py:14: {}["],
+    "raises a class of its own": ["rank 1 raised Corrupt: shard 7 of 8, job.py:14: raise Corrupt"],
+    "mismatched": ["differ in the op", "rank 0: broadcast #0", "job.py:11"],
+}  # fmt: skip
+FIRST = {  # the rank that has to end before the others are told to, where it is not rank 2
+    "killed": 1, "raises inside": 1, "exits": 0, "killed before it sent": 1, "raises with its work under way": 0,
+    "raises a class of its own": 1, "mismatched": 0,
 }  # fmt: skip
 
 
@@ -74,9 +98,13 @@ def test_the_command_says_how_each_rank_has_left(name, tmp_path):
         for r in range(3)
     ]
     try:
-        first = {"killed": 1, "raises": 2, "raises inside": 1, "exits": 0, "mismatched": 0}.get(name, 2)
-        ranks[first].communicate(timeout=120)
-        if name in ("raises", "killed"):  # the others wait; a launcher such as torchrun ends them
+        ranks[FIRST.get(name, 2)].communicate(timeout=120)
+        if name not in (
+            "raises inside",
+            "exits",
+            "killed before it called anything",
+            "mismatched",
+        ):  # the others wait; a launcher such as torchrun ends them
             for rank in ranks:
                 rank.terminate()
         for rank in ranks:
