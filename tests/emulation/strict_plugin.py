@@ -6,7 +6,7 @@ STRICT_C10D_THRESHOLD says how many bytes a send may have that ends at once: "0"
 import pytest
 
 from tests.emulation import strict_works
-from tests.emulation.strict_excluded import EXCLUDED
+from tests.emulation.strict_excluded import EXCLUDED, EXCLUDED_WITH_BUFFERS
 from tests.emulation.strict_stream import threshold
 
 
@@ -27,7 +27,8 @@ def pytest_report_header(config):
 
 def pytest_collection_modifyitems(config, items):
     reason = strict_works.missing()
+    excluded = EXCLUDED | (EXCLUDED_WITH_BUFFERS if threshold() else {})
     for item in items:
-        why = reason or next((why for name, why in EXCLUDED.items() if item.nodeid.startswith(name)), None)
+        why = reason or next((why for name, why in excluded.items() if item.nodeid.startswith(name)), None)
         if why is not None:
             item.add_marker(pytest.mark.skip(reason=why))
