@@ -16,10 +16,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from lib import launch
+from lib.recompute import Recomputed
 
 STEPS = 3
 adamw = lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, eps=1e-3)  # a small eps would show rounding as steps
 in_bfloat16 = lambda: torch.autocast("cpu", torch.bfloat16)
+PLAIN = lambda model: model
 
 
 class CNN(nn.Module):
@@ -122,6 +124,11 @@ def one_layer_thrice(**options):
     """A Llama whose three layers are one."""
     model = Llama(n_layers=1, **options)
     model.layers = nn.ModuleList([model.layers[0]] * 3)
+    return model
+
+
+def recomputed(model):
+    model.layers = nn.ModuleList(Recomputed(layer) for layer in model.layers)
     return model
 
 

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from own_models import (
     CNN,
+    PLAIN,
     Llama,
     adamw,
     alone,
@@ -32,7 +33,6 @@ from lib.precision import MasterWeights
 from lib.recompute import recompute
 from lib.zero import Muon, Zero1, Zero2
 
-PLAIN = lambda model: model
 through_torch = lambda layer, x, positions: checkpoint(
     lambda x: layer(x, position_embeddings=positions), x, use_reentrant=False
 )

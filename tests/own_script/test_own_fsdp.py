@@ -8,6 +8,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from own_models import (
     CNN,
+    PLAIN,
     Llama,
     adamw,
     alone,
@@ -17,6 +18,7 @@ from own_models import (
     in_bfloat16,
     on_two_ranks,
     pictures,
+    recomputed,
     relative,
     said,
     seeded,
@@ -29,10 +31,8 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from lib import collectives
 from lib.clip import clip_gradients
-from lib.recompute import Recomputed
 from lib.zero import FSDP, FSDPModule, MasterShards, PrefetchingFSDP
 
-PLAIN = lambda model: model
 KINDS = {"FSDP": FSDP, "PrefetchingFSDP": PrefetchingFSDP}
 blocks = lambda model: list(model.layers)
 halves = lambda model: [part for layer in model.layers for part in (layer.self_attn, layer.mlp)]
@@ -66,11 +66,6 @@ def compiled_layers(model):
 def compiled_mlps(model):
     for layer in model.layers:
         layer.mlp.compile(backend="aot_eager")
-    return model
-
-
-def recomputed(model):
-    model.layers = nn.ModuleList(Recomputed(layer) for layer in model.layers)
     return model
 
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from own_models import (
     MLP,
+    PLAIN,
     Layer,
     Llama,
     adamw,
@@ -20,6 +21,7 @@ from own_models import (
     gradients_alone,
     in_bfloat16,
     on_two_ranks,
+    recomputed,
     relative,
     said,
     seeded,
@@ -35,7 +37,6 @@ from lib.data_parallel import OverlappedDataParallel
 from lib.recompute import Recomputed
 from lib.zero import PrefetchingFSDP
 
-PLAIN = lambda module: module
 compiled = lambda module: torch.compile(module, backend="aot_eager")
 
 
@@ -93,11 +94,6 @@ def own_shards(full, own):
         dims = [i for i, (n, m) in enumerate(zip(full[name].shape, part.shape, strict=True)) if n != m]
         shards[name] = full[name].chunk(2, dims[0])[dist.get_rank()] if dims else full[name]
     return shards
-
-
-def recomputed(model):
-    model.layers = nn.ModuleList(Recomputed(layer) for layer in model.layers)
-    return model
 
 
 def saved(model):
