@@ -12,12 +12,12 @@ Where that makes a file too long, MISTAKES stands in a file beside it, <file>_wr
 `python -m lib.check fingerprints [exercise ...]` judges each like any answer, and writes lib/check/fingerprints/.
 """
 
+import ast
 import functools
 import hashlib
 import inspect
 import json
 import linecache
-import re
 import sys
 import textwrap
 import types
@@ -139,13 +139,13 @@ def _verdicts(exercise, mistakes):
 
 
 def source_of(exercise, module) -> str:
-    """The hash of all that a table depends on."""
+    """The hash of all the code that a table depends on. Layout, comments, docstrings and imports do not count."""
     paths: set[Path] = {CHECK / "failure.py", CHECK / "fingerprints.py"}
     path = Path(module.__file__)
     _with_imports(path, paths)
     _with_imports(path.with_name(f"{path.stem}_wrong.py"), paths)
-    texts = [_text(path) for path in sorted(paths)] + [inspect.getsource(exercise.reference)]
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+    texts = [_text(path) for path in sorted(paths)] + [textwrap.dedent(inspect.getsource(exercise.reference))]
+    return hashlib.sha256("\0".join(map(_code, texts)).encode()).hexdigest()[:16]
 
 
 def _with_imports(path, found):
@@ -153,11 +153,33 @@ def _with_imports(path, found):
     if path in found or path in NOT_IN_PRINTS or not path.exists():
         return
     found.add(path)
-    for line in re.findall(r"^(?:from|import) lib\.check.*", _text(path), re.M):
-        *package, names = re.split(r"\.| import ", line.split(" ", 1)[1])
-        folder = CHECK.parent.parent.joinpath(*package)
-        for name in (folder, *(folder / name.split(" as ")[0] for name in names.split(", "))):
-            _with_imports(name.with_suffix(".py"), found)
+    for node in ast.parse(_text(path)).body:
+        module = getattr(node, "module", None) or ""
+        if isinstance(node, ast.ImportFrom) and f"{module}.".startswith("lib.check."):
+            folder = CHECK.parent.parent.joinpath(*module.split("."))
+            for name in (folder, *(folder / alias.name for alias in node.names)):
+                _with_imports(name.with_suffix(".py"), found)
+
+
+@functools.cache
+def _code(text):
+    """The syntax tree as text, the same on each Python: without docstrings and imports, and without empty fields."""
+
+    def tree(node):
+        if isinstance(node, list):
+            return f"[{', '.join(tree(one) for one in node if not left_out(one))}]"
+        if not isinstance(node, ast.AST):
+            return repr(node)
+        if isinstance(node, ast.JoinedStr):  # where an f-string's format ends in {}, Python 3.12.1 adds an empty text
+            node.values = [one for one in node.values if getattr(one, "value", None) != ""]
+        fields = ((name, value) for name, value in ast.iter_fields(node) if value is not None and value != [])
+        return f"{type(node).__name__}({', '.join(f'{name}={tree(value)}' for name, value in fields)})"
+
+    def left_out(node):
+        text = node.value.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else None
+        return isinstance(text, str) or isinstance(node, (ast.Import, ast.ImportFrom))
+
+    return tree(ast.parse(text))
 
 
 @functools.cache
